@@ -1,0 +1,63 @@
+# make chat   sets up .venv if needed and opens a chat on the starter model
+# make test   sets up .venv with the development tools if needed and runs all tests
+# make ci     what CI runs: the tests, then the static checks
+#
+# PYTHON=...      the interpreter .venv is made with (default: the first Python 3.11+ found)
+# CMAKE_ARGS=...  extra flags for llama.cpp, e.g. "-DGGML_CUDA=on"; see docs/install.md
+# ARGS=...        passed on: make chat ARGS="--model some.gguf", make test ARGS="-k store"
+
+NEW_ENOUGH := -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
+ifndef PYTHON
+PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	if $$p $(NEW_ENOUGH); then echo $$p; break; fi; done)
+endif
+ifeq ($(OS),Windows_NT)
+BIN := .venv/Scripts
+else
+BIN := .venv/bin
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help chat test check ci bench pictures format clean python env dev-env
+
+help:
+	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
+
+python:
+	@"$(PYTHON)" $(NEW_ENOUGH) || { echo "chatapp needs Python 3.11 or newer: install it, or name it with make PYTHON=/path/to/python" >&2; exit 1; }
+
+env: python
+	@"$(PYTHON)" -m tools.bootstrap
+
+dev-env: python
+	@"$(PYTHON)" -m tools.bootstrap --dev
+
+chat: env
+	@$(BIN)/chatapp $(ARGS)
+
+test: dev-env
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: dev-env
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+ci: test
+	@$(MAKE) --no-print-directory check
+
+bench: env
+	@$(BIN)/chatapp bench resume --tokens 4000 --json
+
+pictures: dev-env
+	@$(BIN)/python -m tools.pictures
+
+format: dev-env
+	@$(BIN)/ruff check --fix-only --quiet
+	@$(BIN)/ruff format
+
+# Compiled wheels stay in the user's cache: see docs/install.md.
+clean:
+	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

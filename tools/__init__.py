@@ -1,0 +1,1 @@
+"""What builds and illustrates the project; never imported by it, never installed."""
