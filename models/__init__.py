@@ -1,0 +1,1 @@
+"""Engines, and everything about a model. Knows nothing of conversations or screens."""

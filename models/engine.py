@@ -1,0 +1,226 @@
+"""The contract every engine keeps: what it is asked (`Prompt`, `Sampling`) and what it answers (events)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+Role = Literal["system", "user", "assistant"]
+Phase = Literal["load", "tune", "restore", "prefill", "decode"]
+FinishReason = Literal["end", "stop", "length", "context", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRun:
+    """The exact tokens of one message in the KV cache, the template's glue included.
+
+    `ids[:body_start]` is the opening glue, `ids[body_start:body_end]` the message's own text,
+    `ids[body_end:]` the closing glue. The concatenation over messages is the KV prefix.
+    """
+
+    ids: tuple[int, ...]
+    body_start: int
+    body_end: int
+
+    @property
+    def body(self) -> tuple[int, ...]:
+        """The tokens of the message's own text."""
+        return self.ids[self.body_start : self.body_end]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One message of a prompt; `run` is None until an engine has tokenized it for the first time."""
+
+    role: Role
+    text: str
+    run: TokenRun | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A conversation up to and including the newest message, oldest first.
+
+    `store_kv` False leaves no KV on disk (ephemeral runs, batch rows); stored KV may still be read.
+    """
+
+    entries: tuple[Entry, ...]
+    store_kv: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are chosen. Temperature 0 is greedy; `max_tokens` None means until the context is full.
+
+    `top_k` 0, `top_p` 1, `min_p` 0 and `repeat_penalty` 1 each switch their step off;
+    `seed` None draws one, which the stats then report.
+    """
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repeat_penalty: float = 1.0
+    seed: int | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What is known about a loaded model and the settings it runs with.
+
+    `kv_bytes_per_token` is the formula's prediction (bytes); `kv_note` says why KV is not kept on disk, if so.
+    """
+
+    name: str
+    path: str
+    architecture: str
+    n_params: int
+    weights_bytes: int
+    n_ctx: int
+    n_ctx_train: int
+    kv_bytes_per_token: int
+    flash_attention: bool
+    threads: int
+    gpu_layers: int
+    fingerprint: str
+    supports_system: bool
+    kv_note: str | None
+    load_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStats:
+    """What one turn cost; None is unknown. Seconds, bytes, tokens.
+
+    `prompt_tokens` = `resident_tokens` + `restored_tokens` + `prefilled_tokens`, counted from what the engine
+    really evaluated. `ttft_s` is measured in the client from send to the first non-empty piece, `tpot_s` from the
+    engine's timestamps: (last token - first token) / (tokens - 1).
+    """
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    prompt_tokens: int | None = None
+    resident_tokens: int | None = None
+    restored_tokens: int | None = None
+    prefilled_tokens: int | None = None
+    output_tokens: int | None = None
+    restore_s: float | None = None
+    prefill_s: float | None = None
+    kv_bytes: int | None = None
+    kv_bytes_per_token: int | None = None
+    kv_bytes_written: int | None = None
+    miss_reason: str | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The model is ready."""
+
+    info: ModelInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """`done` of `total` in the named phase (tokens for restore and prefill, permille for load)."""
+
+    phase: Phase
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The prompt is resident. `runs` are the token runs of all entries, in their order.
+
+    `opening` and `closing` are the glue that will stand around the answer (empty when nothing is generated).
+    `kv_bytes` is what the sequence occupies now, measured.
+    """
+
+    resident: int
+    restored: int
+    prefilled: int
+    miss_reason: str | None
+    restore_s: float
+    prefill_s: float
+    kv_bytes: int
+    runs: tuple[TokenRun, ...]
+    opening: tuple[int, ...] = ()
+    closing: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Newly decoded text and its token ids; either may be empty when the other is held back."""
+
+    text: str
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The answer is complete: `text` equals all pieces joined, `run` is the message as it stands in the KV cache."""
+
+    reason: FinishReason
+    text: str
+    run: TokenRun
+    stats: TurnStats
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The finished turn's KV is on disk (or was not kept: 0 bytes). `tip` is the newest segment's key, hex."""
+
+    kv_bytes_written: int
+    fingerprint: str
+    tip: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The request ended without a result; `message` is one sentence for the user."""
+
+    kind: str
+    message: str
+
+
+Event = Loaded | Progress | Prepared | Piece | Finished | Stored | Failed
+
+
+class Engine(Protocol):
+    """One model behind one queue. Requests run one after another; `cancel` ends the one that is running."""
+
+    @property
+    def info(self) -> ModelInfo | None:
+        """The loaded model, None before `Loaded`."""
+        ...
+
+    def load(self) -> AsyncIterator[Event]:
+        """Load the model: `Progress`*, then `Loaded` or `Failed`. Loading twice answers `Loaded` at once."""
+        ...
+
+    def prepare(self, prompt: Prompt) -> AsyncIterator[Event]:
+        """Make a history resident before anything is asked: `Progress`*, then `Prepared` or `Failed`."""
+        ...
+
+    def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Event]:
+        """Answer a prompt: `Progress`*, `Prepared`, `Piece`*, `Finished`, `Stored`; or `Failed` at any point.
+
+        `Stored` comes when the message is closed and its KV written, behind the user's back.
+        """
+        ...
+
+    async def cancel(self) -> None:
+        """Stop the running request within 200 ms; what was decoded so far arrives as `Finished` ('cancelled')."""
+        ...
+
+    async def count(self, text: str) -> int:
+        """Tokens of a message body, without glue."""
+        ...
+
+    async def close(self) -> None:
+        """Finish pending KV writes and end."""
+        ...
