@@ -81,7 +81,7 @@ class EngineProcess:
                 yield event
 
     async def prepare(self, prompt: Prompt) -> AsyncIterator[Event]:
-        """Make a history resident: `Progress`*, then `Prepared` or `Failed`; nothing after a cancel."""
+        """Make a history resident: `Progress`*, then `Prepared` or `Failed` ('cancelled' too)."""
         async for event in self._loaded_request({"op": "prepare", "prompt": protocol.prompt_to_json(prompt)}):
             yield event
 
@@ -109,6 +109,8 @@ class EngineProcess:
             async for message in messages:
                 if message.get("event") == "counted":
                     return int(message["n"])
+                if message.get("event") == "failed":
+                    raise EngineError(message["message"])
         raise EngineDied(self._death())
 
     async def close(self) -> None:
@@ -117,6 +119,9 @@ class EngineProcess:
         process = self._process
         if process is None:
             return
+        if process.returncode is None and self._info is None:
+            process.kill()  # it is still loading: there is nothing to be saved, and no reason to wait
+            await process.wait()
         if process.returncode is None:
             with contextlib.suppress(OSError, EngineError):
                 await self._send({"op": "shutdown", "id": 0})
@@ -170,7 +175,8 @@ class EngineProcess:
                 if message.get("event") in ("end", "stored", "failed"):
                     is_over = True
                 if message.get("event") == "end":
-                    self._n_crashes = 0
+                    if request["op"] != "load":
+                        self._n_crashes = 0
                     return
                 yield message
             is_over = True

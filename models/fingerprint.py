@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -57,9 +58,9 @@ def weights_hash(path: Path, cache_dir: Path, progress: Callable[[int, int], Non
     note = cache_dir / "weights" / (hashlib.sha256(identity.encode()).hexdigest() + ".txt")
     try:
         known = note.read_text()
-        if len(known) == 64:
+        if len(bytes.fromhex(known)) == 32:
             return known
-    except OSError:
+    except (OSError, ValueError):
         pass
     hasher = blake3()
     done = 0
@@ -83,4 +84,5 @@ def write_atomically(path: Path, data: bytes) -> None:
             file.write(data)
         temporary.replace(path)
     except OSError:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()

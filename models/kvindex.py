@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,9 @@ import sqlite_utils
 from sqlite_utils.utils import sqlite3 as _sqlite  # type: ignore[attr-defined]  # its choice: pysqlite3 or stdlib
 
 from models.kvformat import SegmentId, pack_tokens, unpack_tokens
+
+# How long to wait for another process of the program that is writing.
+_BUSY_S = 5.0
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS segments(
@@ -34,21 +39,30 @@ class IndexRow:
 
 def _row(row: tuple[Any, ...]) -> IndexRow:
     parent, fingerprint, start, tokens, n_bytes, last_used = row
-    return IndexRow(SegmentId(fingerprint, parent, start, unpack_tokens(tokens)), n_bytes, last_used)
+    try:
+        return IndexRow(SegmentId(fingerprint, parent, start, unpack_tokens(tokens)), n_bytes, last_used)
+    except (TypeError, ValueError) as exc:
+        raise OSError(errno.EIO, "a row of the KV index is damaged") from exc
 
 
 _COLUMNS = "parent, fingerprint, start, tokens, bytes, last_used"
 
 
 class KvIndex:
-    """Rows of stored segments. Safe to use from two threads of one process and from several processes."""
+    """Rows of stored segments. Safe to use from two threads of one process and from several processes.
+
+    Every method raises OSError when the database cannot be used: locked, full or damaged.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Open or create; a damaged file is set aside and an empty index made (the files are still there)."""
+        """Open or create; a damaged file is replaced by an empty index (the segment files are still there)."""
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = threading.Lock()
         try:
             self._open(path)
+        except _sqlite.OperationalError as exc:
+            # Locked or unopenable is not damaged: another process may be using it.
+            raise OSError(errno.EIO, f"the KV index cannot be opened ({exc})") from exc
         except _sqlite.DatabaseError:
             for suffix in ("", "-wal", "-shm"):
                 path.with_name(path.name + suffix).unlink(missing_ok=True)
@@ -56,15 +70,28 @@ class KvIndex:
 
     def _open(self, path: Path) -> None:
         path.touch(mode=0o600, exist_ok=True)
-        connection = _sqlite.connect(str(path), check_same_thread=False, isolation_level=None, timeout=5)
-        self._db = sqlite_utils.Database(connection)
-        self._db.conn.execute("PRAGMA journal_mode=WAL")
-        # The index can be rebuilt from the files, so it need not wait for the disk.
-        self._db.conn.execute("PRAGMA synchronous=NORMAL")
-        self._db.conn.executescript(_SCHEMA)
+        connection = _sqlite.connect(str(path), check_same_thread=False, isolation_level=None, timeout=_BUSY_S)
+        try:
+            self._db = sqlite_utils.Database(connection)
+            self._db.conn.execute("PRAGMA journal_mode=WAL")
+            # The index can be rebuilt from the files, so it need not wait for the disk.
+            self._db.conn.execute("PRAGMA synchronous=NORMAL")
+            self._db.conn.executescript(_SCHEMA)
+        except _sqlite.Error:
+            connection.close()
+            raise
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One statement at a time; SQLite's errors become OSError here."""
+        with self._lock:
+            try:
+                yield
+            except _sqlite.Error as exc:
+                raise OSError(errno.EIO, f"the KV index failed ({exc})") from exc
 
     def _query(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        with self._lock:
+        with self._locked():
             return list(self._db.conn.execute(sql, parameters).fetchall())
 
     def children(self, parent: bytes) -> list[IndexRow]:
@@ -93,12 +120,12 @@ class KvIndex:
 
     def remove(self, keys: Iterable[bytes]) -> None:
         """Forget rows; unknown keys are ignored."""
-        with self._lock:
+        with self._locked():
             self._db.conn.executemany("DELETE FROM segments WHERE key = ?", [(key,) for key in keys])
 
     def touch(self, keys: Iterable[bytes], now: float) -> None:
         """Record a use."""
-        with self._lock:
+        with self._locked():
             self._db.conn.executemany("UPDATE segments SET last_used = ? WHERE key = ?", [(now, key) for key in keys])
 
     def remember_generation(self, fingerprint: bytes, fields_json: str) -> None:

@@ -55,25 +55,33 @@ class KvStore:
     def lookup(self, tokens: Sequence[int]) -> list[Hit]:
         """The longest stored chain along `tokens`: whole segments, then at most one that matches in part.
 
-        Compares token ids, not only keys.
+        Compares token ids, not only keys. An index that cannot be read holds nothing.
         """
-        hits: list[Hit] = []
-        parent, position = self.root_key, 0
-        while position < len(tokens):
-            rest = tuple(tokens[position:])
-            best: Hit | None = None
-            for row in self._index.children(parent):
-                n = common_prefix(row.segment.tokens, rest)
-                if n and (best is None or n > best.n_used):
-                    best = Hit(row.segment, n)
-            if best is None:
-                break
-            hits.append(best)
-            if not best.is_whole:
-                break
-            parent, position = best.segment.key, best.end
-        self._index.touch((hit.segment.key for hit in hits), self._clock())
+        try:
+            hits = self._longest_chain(tokens)
+            self._index.touch((hit.segment.key for hit in hits), self._clock())
+        except OSError:
+            return []
         return hits
+
+    def _longest_chain(self, tokens: Sequence[int]) -> list[Hit]:
+        """Tries every branch: a segment that matches further in part must not hide a whole one that goes on."""
+        best: list[Hit] = []
+        open_chains: list[list[Hit]] = [[]]
+        while open_chains:
+            chain = open_chains.pop()
+            parent, position = (chain[-1].segment.key, chain[-1].end) if chain else (self.root_key, 0)
+            rest = tokens[position:]
+            for row in self._index.children(parent) if rest else ():
+                n = common_prefix(row.segment.tokens, rest)
+                if not n or row.segment.start != position:
+                    continue
+                longer = [*chain, Hit(row.segment, n)]
+                if not best or (longer[-1].end, longer[-1].is_whole) > (best[-1].end, best[-1].is_whole):
+                    best = longer
+                if longer[-1].is_whole:
+                    open_chains.append(longer)
+        return best
 
     def read(self, segment: SegmentId) -> memoryview:
         """The verified payload, valid until the next `read`.
@@ -86,10 +94,10 @@ class KvStore:
             self._quarantine(segment)
             raise
         except SegmentForeign as exc:
-            self._index.remove([segment.key])
+            self._drop(segment)
             raise SegmentDamaged(str(exc)) from exc
         except OSError:
-            self._index.remove([segment.key])
+            self._drop(segment)
             raise
 
     def reject(self, segment: SegmentId) -> None:
@@ -104,10 +112,13 @@ class KvStore:
 
     def why_missing(self) -> str:
         """Why nothing was found, in words; names the field when the same weights are stored under other settings."""
-        for fields_json in self._index.other_generations(self.root_key):
-            names = self._fingerprint.difference(fields_json)
-            if "weights" not in names:
-                return "stored under other settings: " + ", ".join(names)
+        try:
+            for fields_json in self._index.other_generations(self.root_key):
+                names = self._fingerprint.difference(fields_json)
+                if names and "weights" not in names:
+                    return "stored under other settings: " + ", ".join(names)
+        except (OSError, ValueError):
+            return "the index of stored KV cannot be read"
         return "nothing stored"
 
     def close(self) -> None:
@@ -123,8 +134,12 @@ class KvStore:
     def _path(self, key: bytes) -> Path:
         return segment_path(self._root, key)
 
+    def _drop(self, segment: SegmentId) -> None:
+        with contextlib.suppress(OSError):
+            self._index.remove([segment.key])
+
     def _quarantine(self, segment: SegmentId) -> None:
-        self._index.remove([segment.key])
+        self._drop(segment)
         path = self._path(segment.key)
         with contextlib.suppress(OSError):
             (self._root / "damaged").mkdir(exist_ok=True, mode=0o700)
@@ -151,7 +166,7 @@ def plan_segments(message_ends: Iterable[int], start: int, max_tokens: int) -> l
         while end - begin > max_tokens:
             cuts.append((begin, begin + max_tokens))
             begin += max_tokens
-        if following is None or begin == 0 or following - begin > max_tokens:
+        if following is None or (start == 0 and i == 0) or following - begin > max_tokens:
             if end > begin:
                 cuts.append((begin, end))
             begin = end

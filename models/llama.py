@@ -22,6 +22,7 @@ BUILD = f"llama-cpp-python {llama_cpp.__version__}"
 N_BATCH = 512
 _PENALTY_WINDOW = 64
 _ABORTED = 2
+_WARM_UP_TOKENS = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +191,8 @@ class Context:
         self._memory = lib.llama_get_memory(handle)
         self._cancelled = ctypes.create_string_buffer(2)
         self._one = (lib.llama_token * 1)()
+        # A small context takes smaller batches, and aborts the process on a larger one.
+        self._n_batch = min(N_BATCH, int(lib.llama_n_batch(handle)))
         self._chunk = (lib.llama_token * N_BATCH)()
         # Polled by native code between graph nodes. A C function costs nothing there, a Python one would take the
         # interpreter lock each time: strlen is true exactly if the first byte of the flag is set.
@@ -239,7 +242,7 @@ class Context:
         while done < len(tokens):
             if self.is_cancelled:
                 return False
-            n = min(N_BATCH, len(tokens) - done)
+            n = min(self._n_batch, len(tokens) - done)
             self._chunk[:n] = list(tokens[done : done + n])
             if not self._decode(self._chunk, n):
                 return False
@@ -264,6 +267,15 @@ class Context:
             return False
         self.clear()
         raise EngineError(f"The engine could not evaluate the prompt (llama_decode gave {result}).")
+
+    def warm_up(self) -> None:
+        """Run a short batch and one step: the first use of weights, buffers and threads costs what later ones do not.
+
+        Leaves the cache empty.
+        """
+        self.prefill([0] * _WARM_UP_TOKENS, lambda _done: None)
+        self.decode(0)
+        self.clear()
 
     def sample(self, sampler: Sampler) -> int:
         """Choose the next token from the logits of the last evaluated one."""

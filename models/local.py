@@ -14,6 +14,7 @@ from models.catalog import check_gguf
 from models.detokenizer import Decoder
 from models.engine import (
     Event,
+    Failed,
     Finished,
     FinishReason,
     Loaded,
@@ -111,7 +112,9 @@ class LocalEngine:
             kv_note=note,
             load_s=time.monotonic() - begun,
         )
+        # The window takes the model as ready; only a first request within this tenth of a second waits for it.
         emit(Loaded(self.info))
+        self._context.warm_up()
 
     def _probe_template(self, cache_dir: Path) -> Glue:
         template = self._model.chat_template
@@ -163,15 +166,17 @@ class LocalEngine:
         return len(self._model.tokenize(text, False))
 
     def prepare(self, prompt: Prompt, emit: Emit) -> None:
-        """Make a history resident and keep what had to be prefilled. Emits `Prepared`, unless cancelled."""
+        """Make a history resident and keep what had to be prefilled. Emits `Prepared`, or `Failed` when cancelled."""
         runs = self._runs(prompt)
         tokens = _joined(runs)
         self._check_room(len(tokens))
         outcome = self._ensure(tokens, len(tokens), prompt, emit)
-        if outcome.is_complete:
-            emit(self._prepared(outcome, runs))
-            if prompt.store_kv and tokens:
-                self._residency.capture(_ends(runs), lambda _n_bytes, _tip: None)
+        if not outcome.is_complete:
+            emit(Failed("cancelled", "Stopped."))
+            return
+        emit(self._prepared(outcome, runs))
+        if prompt.store_kv and tokens:
+            self._residency.capture(_ends(runs), lambda _n_bytes, _tip: None)
 
     def generate(self, prompt: Prompt, sampling: Sampling, emit: Emit) -> None:
         """Answer a prompt; emits the events of `Engine.generate`, `Stored` from the KV writer's thread.

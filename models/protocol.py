@@ -41,7 +41,7 @@ def decode(line: bytes) -> dict[str, Any]:
     """The inverse of `encode`; raises `ProtocolError`."""
     try:
         message = json.loads(line)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise ProtocolError("The engine process sent a line that is not JSON.") from exc
     if not isinstance(message, dict):
         raise ProtocolError("The engine process sent a line that is not an object.")

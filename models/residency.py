@@ -146,7 +146,7 @@ class Residency:
             batch.append((segment, context.export_rows(begin, end)))
             self._chain.append(segment)
         tip = self._chain[-1].key.hex() if self._chain else None
-        self._writer.put(batch, lambda n_bytes: done(n_bytes, tip))
+        self._writer.put(batch, tip, done)
 
     def close(self) -> None:
         """Write what is queued and end the writer."""
@@ -156,20 +156,26 @@ class Residency:
             self._store.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Job:
+    batch: list[tuple[SegmentId, bytearray]]
+    tip: str | None
+    done: Callable[[int, str | None], None]
+
+
 class _Writer:
     """A thread that publishes segments in order, so that the answer's reader never waits for the disk."""
 
     def __init__(self, store: KvStore) -> None:
         self._store = store
-        self._jobs: queue.Queue[tuple[list[tuple[SegmentId, bytearray]], Callable[[int], None]] | None] = queue.Queue(
-            _QUEUED_SEGMENTS
-        )
+        self._jobs: queue.Queue[_Job | None] = queue.Queue(_QUEUED_SEGMENTS)
         self._failed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kv-writer", daemon=True)
         self._thread.start()
 
-    def put(self, batch: list[tuple[SegmentId, bytearray]], done: Callable[[int], None]) -> None:
-        self._jobs.put((batch, done))
+    def put(self, batch: list[tuple[SegmentId, bytearray]], tip: str | None, done: Callable[[int, str | None], None]) -> None:
+        """Publish a batch, then call `done` with the bytes written and `tip`, or the last key before a failure."""
+        self._jobs.put(_Job(batch, tip, done))
 
     def has_failed(self) -> bool:
         """True once after a write failed: what follows it in its chain cannot be found."""
@@ -186,14 +192,15 @@ class _Writer:
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            batch, done = job
-            n_bytes = 0
-            try:
-                for segment, payload in batch:
+            n_bytes, tip = 0, job.tip
+            for segment, payload in job.batch:
+                try:
                     n_bytes += self._store.write(segment, payload)
-            except OSError:
-                # A full or read-only disk costs the next resume a prefill, nothing else.
-                self._failed.set()
-            done(n_bytes)
+                except OSError:
+                    # A full or read-only disk costs the next resume a prefill, nothing else.
+                    self._failed.set()
+                    tip = segment.parent.hex() if segment.start else None
+                    break
+            job.done(n_bytes, tip)
             self._jobs.task_done()
         self._jobs.task_done()

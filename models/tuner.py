@@ -15,19 +15,19 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from models.errors import EngineError, ModelError
 from models.fingerprint import write_atomically
 from models.llama import BUILD, Context, ContextSettings, Model
 
-_DEPTH = 3_072
-_BLOCK = 64
+_DEPTH = 2_048
+_BLOCK = 32
 _MESSAGE_TOKENS = 32
 _ANSWER_TOKENS = 128
 _STEPS = 6
-_DEADLINE_S = 12.0
+_DEADLINE_S = 8.0
 # io_magic, seq_id, n_stream, cell_count; then per cell: pos, n_seq_id, seq_id.
 _CELLS_AT = 16
 _CELL_BYTES = 12
@@ -49,7 +49,7 @@ def cores() -> int:
 def tune(
     model: Model, weights: str, cache_dir: Path, *, gpu_layers: int, progress: Callable[[int, int], None]
 ) -> Tuning:
-    """The remembered choice, or a measured one (at most about 12 s). With layers on a GPU: flash attention, all cores.
+    """The remembered choice, or a measured one (at most about 8 s). With layers on a GPU: flash attention, all cores.
 
     `weights` is the model file's content hash.
     """
@@ -59,7 +59,9 @@ def tune(
     note = cache_dir / "tuning" / (hashlib.sha256(key.encode()).hexdigest() + ".json")
     try:
         known = json.loads(note.read_text())
-        return Tuning(bool(known["flash_attention"]), int(known["threads"]))
+        remembered = Tuning(bool(known["flash_attention"]), int(known["threads"]))
+        if 1 <= remembered.threads <= cores():
+            return remembered
     except (OSError, ValueError, KeyError, TypeError):
         pass
     chosen = _measure(model, progress)
@@ -76,16 +78,13 @@ def _cpu_name() -> str:
 
 
 def _measure(model: Model, progress: Callable[[int, int], None]) -> Tuning:
+    """Flash attention first, on all cores; then whether half the threads do better with the winner."""
     deadline = time.monotonic() + _DEADLINE_S
-    candidates = [
-        Tuning(flash, threads)
-        for threads in sorted({cores(), max(1, cores() // 2)}, reverse=True)
-        for flash in (False, True)
-    ]
     best, best_score = Tuning(flash_attention=False, threads=cores()), float("inf")
-    for i, candidate in enumerate(candidates):
-        progress(i, len(candidates))
-        if time.monotonic() > deadline:
+    for i in range(3):
+        progress(i, 3)
+        candidate = replace(best, flash_attention=i == 1) if i < 2 else replace(best, threads=max(1, cores() // 2))
+        if time.monotonic() > deadline or (i == 2 and candidate == best):
             break
         try:
             score = _score(model, candidate, deadline)
@@ -99,7 +98,7 @@ def _measure(model: Model, progress: Callable[[int, int], None]) -> Tuning:
 def _score(model: Model, tuning: Tuning, deadline: float) -> float:
     """Seconds one typical turn takes at depth with these settings; lower is better."""
     depth = min(_DEPTH, model.n_ctx_train // 2)
-    n_ctx = depth + 4 * _BLOCK + _STEPS
+    n_ctx = depth + 8 * _BLOCK + _STEPS
     with _context(model, ContextSettings(n_ctx, tuning.flash_attention, tuning.threads)) as context:
         if model.memory_kind == "dense":
             _fill(context, depth)
@@ -110,7 +109,7 @@ def _score(model: Model, tuning: Tuning, deadline: float) -> float:
             context.decode(1)
             steps.append(time.perf_counter() - begun)
             if time.monotonic() > deadline:
-                break
+                break  # a slow model or a busy machine: one step tells enough
         prefills = []
         for _ in range(2):
             begun = time.perf_counter()

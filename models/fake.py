@@ -1,0 +1,358 @@
+"""A scripted engine that ships: tests, demos and screenshots need no model.
+
+Its tokenizer is one token per UTF-8 byte (ids 0-255) and its glue five ids above them, so every count can be
+checked by hand. It counts resident, restored and prefilled tokens honestly: over the tokens of its one
+context and over a `FakeDisk` that several engines may share, as several runs of the program share the real
+cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import hashlib
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from models.engine import (
+    Entry,
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    Loaded,
+    ModelInfo,
+    Piece,
+    Prepared,
+    Progress,
+    Prompt,
+    Role,
+    Sampling,
+    Stored,
+    TokenRun,
+    TurnStats,
+)
+
+BEGIN = 256
+"""Opens the first message of a conversation."""
+
+ROLE_TOKENS: dict[Role, int] = {"system": 257, "user": 258, "assistant": 259}
+"""Each opens a message of its role."""
+
+END = 260
+"""Closes every message."""
+
+KV_BYTES_PER_TOKEN = 1024
+FINGERPRINT = hashlib.sha256(b"fake engine, tokenizer 1").hexdigest()
+PREFILL_CHUNK = 512
+
+
+def tokenize(text: str) -> tuple[int, ...]:
+    """Return one token per UTF-8 byte."""
+    return tuple(text.encode("utf-8", "replace"))
+
+
+def echo(prompt: str) -> str:
+    """Return a short Markdown answer that mentions the prompt: the default reply."""
+    first_line = next(iter(prompt.strip().splitlines()), "")
+    return (
+        f"You said: **{first_line[:60]}**\n\n"
+        f"- {len(prompt)} characters in {len(prompt.split())} words\n"
+        f"- answered by the fake engine, which always says the same\n"
+    )
+
+
+class FakeDisk:
+    """The KV cache that outlives an engine: token sequences by key, in memory or one file each in a folder."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._sequences: dict[str, tuple[int, ...]] = {}
+        if folder and folder.is_dir():
+            for path in folder.glob("*.json"):
+                self._sequences[path.stem] = tuple(json.loads(path.read_text(encoding="ascii")))
+
+    def put(self, ids: tuple[int, ...]) -> tuple[str, int]:
+        """Keep a sequence; return its key and how many of its tokens were not there before."""
+        key = hashlib.sha256(json.dumps(ids).encode()).hexdigest()
+        new = len(ids) - self.match(ids)
+        self._sequences[key] = ids
+        if self._folder:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            temporary = self._folder / f"{key}.tmp"
+            temporary.touch(mode=0o600)
+            temporary.write_text(json.dumps(ids), encoding="ascii")
+            temporary.replace(self._folder / f"{key}.json")
+        return key, new
+
+    def match(self, ids: tuple[int, ...]) -> int:
+        """Return how many leading tokens of `ids` some kept sequence begins with."""
+        return max((_common(sequence, ids) for sequence in self._sequences.values()), default=0)
+
+    def forget(self, keys: list[str]) -> None:
+        """Delete sequences; unknown keys are ignored."""
+        for key in keys:
+            self._sequences.pop(key, None)
+            if self._folder:
+                (self._folder / f"{key}.json").unlink(missing_ok=True)
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+
+def _common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    n = min(len(one), len(other))
+    return n if one[:n] == other[:n] else next(i for i in range(n) if one[i] != other[i])
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The scripted output: its tokens, the text they stand for, and why it ends there."""
+
+    ids: tuple[int, ...]
+    reason: FinishReason
+
+
+class FakeEngine:
+    """Answers with `reply(last user text)`, token by token.
+
+    `tokens_per_s` and `prefill_tokens_per_s` pace it through `sleep` (None: as fast as possible). The script,
+    changeable at any time: before output token number `fail_at` it answers `Failed`, before `crash_at` it
+    answers `Failed("died")` and loses its context, before `hang_at` it waits until it is cancelled.
+    `load_error` makes `load` fail with this sentence.
+    """
+
+    def __init__(
+        self,
+        reply: Callable[[str], str] | None = None,
+        *,
+        tokens_per_s: float | None = None,
+        prefill_tokens_per_s: float | None = None,
+        n_ctx: int = 32_768,
+        disk: FakeDisk | None = None,
+        fail_at: int | None = None,
+        crash_at: int | None = None,
+        hang_at: int | None = None,
+        load_error: str | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.fail_at = fail_at
+        self.crash_at = crash_at
+        self.hang_at = hang_at
+        self.load_error = load_error
+        self.prompts: list[Prompt] = []
+        """Every prompt it was given, oldest first: what a test asserts on."""
+        self._reply = reply or echo
+        self._token_s = 1 / tokens_per_s if tokens_per_s else 0.0
+        self._prefill_token_s = 1 / prefill_tokens_per_s if prefill_tokens_per_s else 0.0
+        self._n_ctx = n_ctx
+        self._disk = disk if disk is not None else FakeDisk()
+        self._sleep = sleep
+        self._clock = clock
+        self._info: ModelInfo | None = None
+        self._context: tuple[int, ...] = ()
+        self._queue = asyncio.Lock()
+        self._cancelled = asyncio.Event()
+
+    @property
+    def info(self) -> ModelInfo | None:
+        """The made-up model, None before `Loaded`."""
+        return self._info
+
+    async def load(self) -> AsyncIterator[Event]:
+        """Load nothing, with progress."""
+        async with self._queue:
+            if self._info is None:
+                if self.load_error is not None:
+                    yield Failed("model", self.load_error)
+                    return
+                for done in (0, 500, 1000):
+                    yield Progress("load", done, 1000)
+                    await self._sleep(0)
+                self._info = _info(self._n_ctx)
+            yield Loaded(self._info)
+
+    async def prepare(self, prompt: Prompt) -> AsyncIterator[Event]:
+        """Make a history resident."""
+        async with self._queue:
+            self._begin(prompt)
+            async for event in self._prefill(prompt, is_asked=False):
+                yield event
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Event]:
+        """Answer the last user message as scripted."""
+        async with self._queue:
+            self._begin(prompt)
+            async for event in self._prefill(prompt, is_asked=True):
+                yield event
+                if isinstance(event, Prepared):
+                    async for later in self._decode(prompt, sampling, event):
+                        yield later
+
+    async def cancel(self) -> None:
+        """Stop the running request before its next token."""
+        self._cancelled.set()
+
+    async def count(self, text: str) -> int:
+        """Return the number of UTF-8 bytes."""
+        return len(tokenize(text))
+
+    async def close(self) -> None:
+        """Stop what runs; the disk stays."""
+        self._cancelled.set()
+
+    def _begin(self, prompt: Prompt) -> None:
+        self.prompts.append(prompt)
+        self._cancelled.clear()
+        self._info = self._info or _info(self._n_ctx)
+
+    async def _prefill(self, prompt: Prompt, *, is_asked: bool) -> AsyncIterator[Event]:
+        started = self._clock()
+        runs = tuple(entry.run or _run(entry, is_first=i == 0) for i, entry in enumerate(prompt.entries))
+        opening = (ROLE_TOKENS["assistant"],) if is_asked else ()
+        closing = (END,) if is_asked else ()
+        ids = tuple(token for run in runs for token in run.ids) + opening
+        if len(ids) + len(closing) > self._n_ctx:
+            yield Failed(
+                "too_long",
+                f"The prompt has {len(ids)} tokens, which is more than the context of {self._n_ctx}.",
+            )
+            return
+        evaluate_last = 1 if is_asked and ids else 0  # logits come only from an evaluated token
+        resident = min(_common(self._context, ids), len(ids) - evaluate_last)
+        on_disk = min(self._disk.match(ids), len(ids) - evaluate_last)
+        reason = None if on_disk > resident or resident else "nothing stored for this conversation"
+        start = max(resident, on_disk)
+        if start > resident:
+            yield Progress("restore", start, start)
+        for done in range(start, len(ids), PREFILL_CHUNK):
+            yield Progress("prefill", done - start, len(ids) - start)
+            chunk = min(PREFILL_CHUNK, len(ids) - done)
+            await self._sleep(chunk * self._prefill_token_s)
+            if self._cancelled.is_set():
+                self._context = ids[:done]
+                if is_asked:
+                    yield Finished("cancelled", "", TokenRun(opening + closing, 1, 1), TurnStats())
+                    yield Stored(0, FINGERPRINT, None)
+                else:
+                    yield Failed("cancelled", "Stopped.")
+                return
+        self._context = ids
+        yield Prepared(
+            resident=resident,
+            restored=start - resident,
+            prefilled=len(ids) - start,
+            miss_reason=reason,
+            restore_s=0.0,
+            prefill_s=self._clock() - started,
+            kv_bytes=len(ids) * KV_BYTES_PER_TOKEN,
+            runs=runs,
+            opening=opening,
+            closing=closing,
+        )
+
+    async def _decode(self, prompt: Prompt, sampling: Sampling, prepared: Prepared) -> AsyncIterator[Event]:
+        plan = self._plan(prompt, sampling)
+        decoder = codecs.getincrementaldecoder("utf-8")("ignore")
+        ids: list[int] = []
+        text: list[str] = []
+        reason = plan.reason
+        first_at = last_at = self._clock()
+        for n, token in enumerate((*plan.ids, None)):
+            await self._pause(n)
+            if self._cancelled.is_set():
+                reason = "cancelled"
+                break
+            if failed := self._scripted_failure(n):
+                yield failed
+                return
+            if token is None:
+                break
+            last_at = self._clock()
+            first_at = last_at if n == 0 else first_at
+            ids.append(token)
+            text.append(decoder.decode(bytes([token])))
+            yield Piece(text[-1], (token,))
+        run = TokenRun((*prepared.opening, *ids, *prepared.closing), 1, 1 + len(ids))
+        self._context += run.ids[1:]
+        tpot_s = (last_at - first_at) / (len(ids) - 1) if len(ids) > 1 else None
+        yield Finished(reason, "".join(text), run, self._stats(prepared, len(ids), tpot_s, sampling))
+        if prompt.store_kv:
+            tip, new = self._disk.put(self._context)
+            yield Stored(new * KV_BYTES_PER_TOKEN, FINGERPRINT, tip)
+        else:
+            yield Stored(0, FINGERPRINT, None)
+
+    async def _pause(self, n: int) -> None:
+        """Keep the pace, or hang where the script says so."""
+        await self._sleep(self._token_s)
+        if self.hang_at == n:
+            await self._cancelled.wait()
+
+    def _scripted_failure(self, n: int) -> Failed | None:
+        if self.fail_at == n:
+            return Failed("engine", "The fake engine failed, as its script says.")
+        if self.crash_at == n:
+            self._context = ()
+            return Failed("died", "The fake engine died, as its script says.")
+        return None
+
+    def _plan(self, prompt: Prompt, sampling: Sampling) -> _Plan:
+        text = self._reply(prompt.entries[-1].text)
+        reason: FinishReason = "end"
+        stops = [at for stop in sampling.stop if stop and (at := text.find(stop)) >= 0]
+        if stops:
+            text, reason = text[: min(stops)], "stop"
+        ids = tokenize(text)
+        room = self._n_ctx - len(self._context) - 1
+        if sampling.max_tokens is not None and len(ids) > sampling.max_tokens:
+            ids, reason = ids[: sampling.max_tokens], "length"
+        if len(ids) > room:
+            ids, reason = ids[:room], "context"
+        return _Plan(ids, reason)
+
+    def _stats(self, prepared: Prepared, n: int, tpot_s: float | None, sampling: Sampling) -> TurnStats:
+        return TurnStats(
+            tpot_s=tpot_s,
+            prompt_tokens=prepared.resident + prepared.restored + prepared.prefilled,
+            resident_tokens=prepared.resident,
+            restored_tokens=prepared.restored,
+            prefilled_tokens=prepared.prefilled,
+            output_tokens=n,
+            restore_s=prepared.restore_s,
+            prefill_s=prepared.prefill_s,
+            kv_bytes=len(self._context) * KV_BYTES_PER_TOKEN,
+            kv_bytes_per_token=KV_BYTES_PER_TOKEN,
+            miss_reason=prepared.miss_reason,
+            seed=sampling.seed if sampling.seed is not None else 0,
+        )
+
+
+def _run(entry: Entry, *, is_first: bool) -> TokenRun:
+    opening = ((BEGIN,) if is_first else ()) + (ROLE_TOKENS[entry.role],)
+    body = tokenize(entry.text)
+    return TokenRun((*opening, *body, END), len(opening), len(opening) + len(body))
+
+
+def _info(n_ctx: int) -> ModelInfo:
+    return ModelInfo(
+        name="fake",
+        path="",
+        architecture="fake",
+        n_params=0,
+        weights_bytes=0,
+        n_ctx=n_ctx,
+        n_ctx_train=n_ctx,
+        kv_bytes_per_token=KV_BYTES_PER_TOKEN,
+        flash_attention=False,
+        threads=1,
+        gpu_layers=0,
+        fingerprint=FINGERPRINT,
+        supports_system=True,
+        kv_note=None,
+        load_s=0.0,
+    )
