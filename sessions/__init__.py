@@ -1,0 +1,1 @@
+"""Conversations, policy and persistence. Knows no screen and no native library."""

@@ -1,0 +1,38 @@
+from contextlib import aclosing
+
+import pytest
+
+from models.engine import Finished, Piece, Prepared, Sampling, Stored
+from models.fake import FakeDisk, FakeEngine
+from sessions.errors import BadRequest
+from sessions.turn import ask, checked
+from tests.sessions.helpers import Clock, drain
+
+
+async def test_asking_without_a_conversation_stores_nothing() -> None:
+    """The answer comes as always, measured, with the system prompt in front and the disk left empty."""
+    disk = FakeDisk()
+    engine = FakeEngine(str.upper, disk=disk)
+    events = await drain(ask(engine, "hi", Sampling(), system="s", monotonic=Clock(step=0.25)))
+    (finished,) = [event for event in events if isinstance(event, Finished)]
+    assert (finished.text, finished.stats.ttft_s) == ("HI", 0.25)
+    assert [entry.role for entry in engine.prompts[0].entries] == ["system", "user"]
+    assert (len(disk), isinstance(events[-1], Stored)) == (0, True)
+
+
+async def test_leaving_early_frees_the_engine() -> None:
+    """After a caller went away in mid-answer, the next question is answered."""
+    engine = FakeEngine(str.upper)
+    async with aclosing(ask(engine, "hello", Sampling(), monotonic=Clock())) as events:
+        async for event in events:
+            if isinstance(event, Piece):
+                break
+    events_after = await drain(ask(engine, "again", Sampling(), monotonic=Clock()))
+    assert any(isinstance(event, Prepared) for event in events_after)
+
+
+async def test_an_empty_question_is_refused() -> None:
+    """Nothing is asked."""
+    with pytest.raises(BadRequest):
+        await drain(ask(FakeEngine(), "\n", Sampling(), monotonic=Clock()))
+    assert checked(" x ") == " x "
