@@ -1,0 +1,70 @@
+"""The program: runs the command line and turns every error into one sentence and an exit code.
+
+0 ok, 1 failed, 2 wrong usage, 3 some rows failed, 130 stopped with Ctrl+C.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+
+import click
+
+from chatapp.cli import cli
+from chatapp.config import DEBUG, is_debug
+from chatapp.safe import clean
+from models.errors import EngineError
+from sessions.errors import SessionError
+
+FAILED = 1
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run `chatapp` and exit."""
+    _be_writable(sys.stdout)
+    _be_writable(sys.stderr)
+    sys.exit(_run())
+
+
+def _run() -> int:
+    try:
+        code = cli.main(prog_name="chatapp", standalone_mode=False)
+        sys.stdout.flush()
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "chatapp"
+        return _fail(f"{error.format_message()} (`{command} --help` shows how.)", error.exit_code)
+    except click.ClickException as error:
+        return _fail(error.format_message(), error.exit_code)
+    except (SessionError, EngineError) as error:
+        return _fail(str(error))
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Nobody reads any more. What is still buffered must not complain when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except OSError as error:
+        return _fail(f"{error.filename or 'Input or output'}: {error.strerror or error}.")
+    except Exception as error:  # the top of the program
+        if is_debug():
+            raise
+        name = type(error).__name__
+        return _fail(f"Something went wrong in the program ({name}: {error}); {DEBUG}=1 shows where.")
+    return code if isinstance(code, int) else 0
+
+
+def _fail(message: str, code: int = FAILED) -> int:
+    print(f"Error: {clean(message)}", file=sys.stderr)
+    return code
+
+
+def _be_writable(stream: object) -> None:
+    """Replace what the stream's encoding cannot say instead of failing in the middle of an answer."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="replace")
+
+
+if __name__ == "__main__":
+    main()

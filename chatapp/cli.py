@@ -1,0 +1,274 @@
+"""The command line. What a command needs is imported when it runs, so that `--help` is there at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from chatapp.config import ConfigError, Settings, load_settings
+
+if TYPE_CHECKING:
+    from models.engine import Sampling
+    from sessions.conversation import Session
+    from sessions.store import Store
+
+F = TypeVar("F", bound=Callable[..., Any])
+SOME_ROWS_FAILED = 3
+
+
+def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
+    def decorate(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+folder_options = _options(
+    click.option("--data-dir", type=click.Path(path_type=Path), help="Folder of the conversations."),
+    click.option("--cache-dir", type=click.Path(path_type=Path), help="Folder of what can be computed again."),
+    click.option("--engine", hidden=True),
+)
+engine_options = _options(
+    click.option("--model", type=click.Path(path_type=Path), help="GGUF file; default: the starter model."),
+    click.option("--ctx", "n_ctx", type=click.IntRange(min=1), help="Context size in tokens."),
+    click.option("--gpu-layers", type=click.IntRange(min=-1), help="Layers on the GPU; -1: all. Default: 0."),
+    click.option("--threads", type=click.IntRange(min=1), help="CPU threads; default: the measured best."),
+    click.option("--flash-attention", type=click.Choice(["auto", "on", "off"]), help="Default: auto, measured."),
+    folder_options,
+)
+sampling_options = _options(
+    click.option("--temperature", type=click.FloatRange(min=0), help="0 always takes the likeliest token."),
+    click.option("--top-k", type=click.IntRange(min=0), help="Choose among the K likeliest; 0: off."),
+    click.option("--top-p", type=click.FloatRange(0, 1), help="Choose among the likeliest of mass P; 1: off."),
+    click.option("--min-p", type=click.FloatRange(0, 1), help="Leave out what is P times rarer; 0: off."),
+    click.option("--repeat-penalty", type=click.FloatRange(min=0, min_open=True), help="1: off."),
+    click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Same seed, same answer."),
+    click.option("--max-tokens", type=click.IntRange(min=1), help="Cut the answer there."),
+    click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; may be repeated."),
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--session", "session_id", metavar="ID", help="Open this conversation.")
+@engine_options
+@click.version_option(package_name="chatapp")
+@click.pass_context
+def cli(context: click.Context, /, session_id: str | None, **flags: Any) -> None:
+    """Chat with a local model. Without a command: opens the chat window."""
+    context.obj = flags
+    if context.invoked_subcommand is None:
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise click.UsageError("The chat window needs a terminal; `chatapp run` answers without one.")
+        _open_window(_settings(context, {}), session_id)
+    elif session_id is not None:
+        raise click.UsageError("--session belongs behind the command: `chatapp run --session ID`.")
+
+
+@cli.command()
+@click.argument("prompt", required=False)
+@click.option("--session", "session_id", metavar="ID", help="Go on with this conversation.")
+@click.option("--system", metavar="TEXT", help="System prompt of a new conversation.")
+@click.option("--ephemeral", is_flag=True, help="Keep nothing on disk.")
+@json_option
+@sampling_options
+@engine_options
+@click.pass_context
+def run(
+    context: click.Context,
+    /,
+    prompt: str | None,
+    session_id: str | None,
+    system: str | None,
+    ephemeral: bool,
+    as_json: bool,
+    **flags: Any,
+) -> None:
+    """Answer one question. PROMPT, stdin, or both (PROMPT, an empty line, stdin)."""
+    from chatapp.console import Narrator, run_to_exit
+    from chatapp.oneshot import Question
+    from chatapp.oneshot import run as run_question
+
+    if ephemeral and session_id:
+        raise click.UsageError("--ephemeral keeps nothing, so it cannot go on with a conversation.")
+    text, n_damaged = _read_prompt(prompt)
+    if n_damaged:
+        Narrator().notice(f"{n_damaged} damaged character(s) in the input were replaced.")
+    if not text.strip():
+        raise click.UsageError("There is no question: give one as an argument or on stdin.")
+    question = Question(text, system, session_id, _sampling(flags), ephemeral, as_json)
+    context.exit(run_to_exit(run_question(_settings(context, flags), question)))
+
+
+@cli.command()
+@click.argument("source", metavar="IN.jsonl", type=click.File("rb"))
+@click.option("-o", "--output", metavar="OUT.jsonl", default="-", help="Default: stdout.")
+@click.option("--system", metavar="TEXT", help="System prompt of every row.")
+@sampling_options
+@engine_options
+@click.pass_context
+def batch(context: click.Context, /, source: Any, output: str, system: str | None, **flags: Any) -> None:
+    """Answer each row {"id", "prompt"} of a JSONL file (- is stdin)."""
+    from chatapp.bulk import run_batch
+    from chatapp.console import run_to_exit
+
+    settings, sampling = _settings(context, flags), _sampling(flags)
+    context.exit(run_to_exit(run_batch(settings, source, output, system=system, sampling=sampling)))
+
+
+@cli.group()
+def sessions() -> None:
+    """List, show, close and delete conversations. ID may be its first characters."""
+
+
+@sessions.command("list")
+@click.option("--trash", is_flag=True, help="Those in the trash.")
+@click.option("--limit", type=click.IntRange(min=1), default=200, show_default=True)
+@json_option
+@folder_options
+@click.pass_context
+def list_sessions(context: click.Context, /, trash: bool, limit: int, as_json: bool, **flags: Any) -> None:
+    """List conversations, last used first."""
+    from chatapp import listing
+
+    with _store(context, flags) as store:
+        listing.print_summaries(store.summaries(limit=limit, trash=trash), as_json=as_json)
+
+
+@sessions.command()
+@click.argument("session_id", metavar="ID")
+@json_option
+@folder_options
+@click.pass_context
+def show(context: click.Context, /, session_id: str, as_json: bool, **flags: Any) -> None:
+    """Show a conversation with its messages."""
+    from chatapp import listing
+
+    with _store(context, flags) as store:
+        session = store.find(session_id)
+        listing.print_conversation(session, store.messages(session.id), as_json=as_json)
+
+
+@sessions.command()
+@click.argument("session_id", metavar="ID")
+@click.option("--forever", is_flag=True, help="Delete text and KV files for good, at once.")
+@json_option
+@folder_options
+@click.pass_context
+def delete(context: click.Context, /, session_id: str, forever: bool, as_json: bool, **flags: Any) -> None:
+    """Move a conversation to the trash, or delete it for good."""
+    from chatapp import listing
+    from chatapp.engines import forget_kv
+    from sessions.purge import delete_forever
+
+    with _store(context, flags) as store:
+        session = store.find(session_id)
+        if forever:
+            delete_forever(store, session.id, forget_kv(_settings(context, flags)))
+            listing.print_deleted(session, as_json=as_json)
+        else:
+            session = store.set_trashed(session.id, trashed=True)
+            listing.print_change(session, "is in the trash", as_json=as_json)
+
+
+def _change_command(name: str, doc: str, said: str, change: Callable[[Store, str], Session]) -> None:
+    @sessions.command(name, help=doc)
+    @click.argument("session_id", metavar="ID")
+    @json_option
+    @folder_options
+    @click.pass_context
+    def command(context: click.Context, /, session_id: str, as_json: bool, **flags: Any) -> None:
+        from chatapp import listing
+
+        with _store(context, flags) as store:
+            listing.print_change(change(store, store.find(session_id).id), said, as_json=as_json)
+
+
+_change_command(
+    "restore",
+    "Take a conversation out of the trash.",
+    "is out of the trash",
+    lambda store, key: store.set_trashed(key, trashed=False),
+)
+_change_command(
+    "done",
+    "Close a conversation: it takes no message until it is reopened.",
+    "is done",
+    lambda store, key: store.set_state(key, "done"),
+)
+_change_command(
+    "reopen",
+    "Let a closed conversation take messages again.",
+    "is open",
+    lambda store, key: store.set_state(key, "open"),
+)
+
+
+@cli.group()
+def bench() -> None:
+    """Measure on this machine."""
+
+
+@bench.command()
+@click.option("--tokens", type=click.IntRange(min=16), default=4000, show_default=True, help="History length.")
+@json_option
+@engine_options
+@click.pass_context
+def resume(context: click.Context, /, tokens: int, as_json: bool, **flags: Any) -> None:
+    """Measure how fast a conversation comes back: cold, live and restored."""
+    from chatapp import listing
+    from chatapp.bench import resume as measure
+
+    listing.print_figures(measure(_settings(context, flags), n_tokens=tokens), as_json=as_json)
+
+
+def _open_window(settings: Settings, session_id: str | None) -> None:
+    from chatapp.window import open_window
+
+    open_window(settings, session_id)
+
+
+def _settings(context: click.Context, flags: dict[str, Any]) -> Settings:
+    """Settings of a command: its own flags before those given ahead of it."""
+    own = {name: value for name, value in flags.items() if value is not None}
+    try:
+        return load_settings({**(context.obj or {}), **own})
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _store(context: click.Context, flags: dict[str, Any]) -> closing[Store]:
+    from sessions.journal import recover
+    from sessions.store import Store
+
+    store = Store(_settings(context, flags).data_dir)
+    recover(store)
+    return closing(store)
+
+
+def _sampling(flags: dict[str, Any]) -> Sampling:
+    from dataclasses import fields
+
+    from models.engine import Sampling
+
+    names = {field.name for field in fields(Sampling)} & flags.keys()
+    return Sampling(**{name: flags[name] for name in names if flags[name] is not None})
+
+
+def _read_prompt(argument: str | None) -> tuple[str, int]:
+    """Return the question from argument and stdin, and how many characters of it were damaged."""
+    from chatapp.safe import decode_input, scrub
+
+    text, n_damaged = scrub(argument or "")
+    if sys.stdin.isatty():
+        return text, n_damaged
+    piped, n_in_piped = decode_input(sys.stdin.buffer.read())
+    parts = [part for part in (text, piped.rstrip("\n")) if part.strip()]
+    return "\n\n".join(parts), n_damaged + n_in_piped

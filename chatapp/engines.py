@@ -1,0 +1,65 @@
+"""Makes the engine the settings ask for, and what goes with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from models.errors import ModelError
+from sessions.files import make_private_folder
+
+if TYPE_CHECKING:
+    from chatapp.config import Settings
+    from models.engine import Engine
+    from models.fake import FakeDisk
+    from sessions.purge import ForgetKV
+
+
+def make_engine(settings: Settings) -> Engine:
+    """Return an engine that is not loaded yet, its cache folder made; `ModelError` when there is no model."""
+    make_private_folder(settings.cache_dir)
+    if _is_fake(settings):
+        from models.fake import FakeEngine
+
+        rate = settings.engine.partition(":")[2]
+        return FakeEngine(
+            disk=_fake_disk(settings),
+            tokens_per_s=float(rate) if rate else None,
+            n_ctx=settings.n_ctx or 32_768,
+        )
+    from models.catalog import starter_model
+    from models.client import EngineProcess
+
+    path = settings.model or starter_model()
+    if path is None:
+        raise ModelError("There is no model: give one with --model PATH.gguf, or set up the starter model with make.")
+    return EngineProcess(
+        path,
+        cache_dir=settings.cache_dir,
+        data_dir=settings.data_dir,
+        n_ctx=settings.n_ctx,
+        gpu_layers=settings.gpu_layers,
+        threads=settings.threads,
+        flash_attention=settings.flash_attention,
+    )
+
+
+def forget_kv(settings: Settings) -> ForgetKV:
+    """Return what deletes KV from the cache the engine uses."""
+    if _is_fake(settings):
+        return lambda dead, alive: _fake_disk(settings).forget(sorted(set(dead) - set(alive)))
+    from models.kvstore import forget
+
+    def forget_segments(dead: list[str], alive: list[str]) -> None:
+        forget(settings.cache_dir, dead, alive)
+
+    return forget_segments
+
+
+def _is_fake(settings: Settings) -> bool:
+    return settings.engine.startswith("fake")
+
+
+def _fake_disk(settings: Settings) -> FakeDisk:
+    from models.fake import FakeDisk
+
+    return FakeDisk(settings.cache_dir / "fake-kv")

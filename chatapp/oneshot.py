@@ -1,0 +1,148 @@
+"""`chatapp run`: one question, one answer on stdout."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, closing
+from dataclasses import dataclass, replace
+
+import click
+
+from chatapp.config import Settings
+from chatapp.console import INTERRUPTED, Narrator, interrupts, print_json, print_text
+from chatapp.engines import forget_kv, make_engine
+from chatapp.objects import answer_object
+from models.engine import Engine, Event, Failed, Finished, Piece, Progress, Sampling, Stored
+from sessions.conversation import MessageStatus
+from sessions.journal import recover
+from sessions.manager import SessionManager
+from sessions.store import Store
+from sessions.turn import STATUS_OF, ask
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What `run` was asked. `session` is an id or the beginning of one, None starts a conversation."""
+
+    text: str
+    system: str | None
+    session: str | None
+    sampling: Sampling
+    is_ephemeral: bool
+    as_json: bool
+
+
+async def run(settings: Settings, question: Question) -> int:
+    """Load the model, ask, print; return the exit code. Engines' failures are `ClickException`s."""
+    if question.is_ephemeral:
+        return await _run_ephemeral(settings, question)
+    with closing(Store(settings.data_dir)) as store:
+        recover(store)
+        session = store.find(question.session) if question.session else None
+        engine = make_engine(settings)
+        manager = SessionManager(store, engine, forget_kv=forget_kv(settings))
+        if session and question.system:
+            manager.set_system(session.id, question.system)
+        try:
+            await load(engine, Narrator())
+            session = session or manager.new(system=question.system)
+            events = manager.send(session.id, question.text, question.sampling)
+            return await _print(events, manager.stop, question, session.id, engine)
+        finally:
+            await engine.close()
+
+
+async def _run_ephemeral(settings: Settings, question: Question) -> int:
+    engine = make_engine(settings)
+    try:
+        await load(engine, Narrator())
+        events = ask(engine, question.text, question.sampling, system=question.system, monotonic=time.monotonic)
+        return await _print(events, engine.cancel, question, None, engine)
+    finally:
+        await engine.close()
+
+
+async def load(engine: Engine, narrator: Narrator) -> None:
+    """Load the model, with progress. Raises `ClickException`."""
+    try:
+        async for event in engine.load():
+            if isinstance(event, Progress):
+                narrator.progress(event)
+            if isinstance(event, Failed):
+                raise click.ClickException(event.message)
+    finally:
+        narrator.clear()
+
+
+async def _print(
+    events: AsyncGenerator[Event, None],
+    stop: Callable[[], Awaitable[None]],
+    question: Question,
+    session_id: str | None,
+    engine: Engine,
+) -> int:
+    narrator = Narrator()
+    printed = _Printed(question, narrator)
+    with interrupts(stop) as was_interrupted:
+        async with aclosing(events):
+            async for event in events:
+                printed.take(event)
+        narrator.clear()
+        info = engine.info
+        printed.finish(session_id, info.name if info else None)
+        if printed.failed:
+            raise click.ClickException(printed.failed.message)
+        if session_id and not question.as_json:
+            narrator.hint(f"Saved: chatapp run --session {session_id} goes on with it.")
+        return INTERRUPTED if was_interrupted() else 0
+
+
+class _Printed:
+    """The answer so far, printed as it comes unless one JSON object is wanted at the end."""
+
+    def __init__(self, question: Question, narrator: Narrator) -> None:
+        self._question = question
+        self._narrator = narrator
+        self._text: list[str] = []
+        self._ids: list[int] = []
+        self._finished: Finished | None = None
+        self.failed: Failed | None = None
+
+    def take(self, event: Event) -> None:
+        """Print or remember an event."""
+        match event:
+            case Progress():
+                self._narrator.progress(event)
+            case Piece(text=text, token_ids=ids):
+                self._text.append(text)
+                self._ids.extend(ids)
+                if text and not self._question.as_json:
+                    self._narrator.clear()
+                    print_text(text)
+            case Finished():
+                self._finished = event
+            case Stored() if self._finished:
+                stats = replace(self._finished.stats, kv_bytes_written=event.kv_bytes_written)
+                self._finished = replace(self._finished, stats=stats)
+            case Failed() if not self._finished:
+                self.failed = event
+
+    def finish(self, session_id: str | None, model: str | None) -> None:
+        """Print what is still to be printed; nothing when there is no answer at all."""
+        text = self._finished.text if self._finished else "".join(self._text)
+        if not self._question.as_json:
+            if text and not text.endswith("\n"):
+                print_text("\n")
+        elif self._finished or text:
+            status: MessageStatus = STATUS_OF[self._finished.reason] if self._finished else "interrupted"
+            print_json(
+                answer_object(
+                    session=session_id,
+                    text=text,
+                    token_ids=self._finished.run.body if self._finished else self._ids,
+                    status=status,
+                    model=model,
+                    stats=self._finished.stats if self._finished else None,
+                )
+            )

@@ -1,0 +1,103 @@
+"""The one gate between untrusted text and a terminal, and between raw input and the program.
+
+Stored text stays as it was written; it is made safe where it is shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_REPLACEMENT = "\ufffd"
+_ELLIPSIS = "…"
+
+
+def _table() -> dict[int, str]:
+    """What each code point that must not reach a terminal is shown as.
+
+    Not in the table, on purpose: the joiners U+200C and U+200D (Persian, Indic scripts and emoji are spelt
+    with them), U+200B and U+2060 (line breaks of Thai and Khmer), the marks U+200E, U+200F and U+061C (Arabic
+    and Hebrew need them, and they turn no text around): they are invisible but have no power.
+    """
+    hidden: Iterable[int] = (
+        *range(0x80, 0xA0),  # C1: some terminals obey them as they obey ESC
+        *range(0x202A, 0x202F),  # bidi embeddings and overrides: text reads otherwise than it is
+        *range(0x2066, 0x2070),  # bidi isolates, and the deprecated format controls behind them
+        0xFEFF,  # a byte order mark; inside a text it spells nothing
+        *range(0xFFF9, 0xFFFC),  # interlinear annotation: hides one text under another
+        *range(0xD800, 0xE000),  # lone surrogates: cannot be written as UTF-8
+        *range(0xE0000, 0xE0080),  # tags: invisible ASCII
+    )
+    table = dict.fromkeys(hidden, _REPLACEMENT)
+    table |= {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"}
+    table[0x7F] = "\u2421"
+    table[0x2028] = table[0x2029] = "\n"  # line and paragraph separator
+    return table
+
+
+def _one_of(codes: Iterable[int]) -> re.Pattern[str]:
+    return re.compile("[" + "".join(f"\\U{code:08x}" for code in sorted(codes)) + "]")
+
+
+_GLYPHS = _table()
+_UNSAFE = _one_of(_GLYPHS)
+_UNSTORABLE = re.compile("[\\x00\\ud800-\\udfff]")
+_INVISIBLE_IN_TITLES = re.compile("[\\u00ad\\u061c\\u180e\\u200b\\u200e\\u200f\\u2060-\\u2064\\ufeff]")
+
+
+def clean(text: str) -> str:
+    """Return text that a terminal only prints: what it might obey becomes a glyph, ESC for instance `␛`.
+
+    Works code point by code point, so text may be cleaned in chunks cut anywhere: nothing dangerous can come
+    together from two harmless halves. The one pair it knows is CR LF, a line break; where a chunk ends
+    between the two, the CR is shown as `␍`, as each other CR is (it would let text overwrite its own line).
+    """
+    if not _UNSAFE.search(text):
+        return text
+    return text.replace("\r\n", "\n").translate(_GLYPHS)
+
+
+def clean_line(text: str, limit: int) -> str:
+    """Return clean text for a title: one line of at most `limit` cells, cut with an ellipsis.
+
+    White space of any kind becomes single spaces. Invisible characters without a part in spelling are
+    dropped,
+    because terminals do not agree on their width.
+    """
+    from rich.cells import cell_len, split_graphemes  # the command line starts faster without it
+
+    if limit <= 0:
+        return ""
+    # Enough for any title; bounds the work, and the marks that can be piled on one letter.
+    text = text.lstrip()
+    head = text[: limit * 8]
+    line = " ".join(clean(_INVISIBLE_IN_TITLES.sub("", head)).split())
+    if len(head) == len(text) and cell_len(line) <= limit:
+        return line
+    end, width = 0, len(_ELLIPSIS)
+    for _, grapheme_end, cells in split_graphemes(line)[0]:
+        width += cells
+        if width > limit:
+            break
+        end = grapheme_end
+    return line[:end].rstrip() + _ELLIPSIS
+
+
+def decode_input(data: bytes) -> tuple[str, int]:
+    """Return UTF-8 input as text that can be stored, and how many U+FFFD stand for what could not be.
+
+    A byte order mark at the start is dropped.
+    """
+    text = data.decode("utf-8-sig", errors="replace")
+    # UTF-8 finds its own character borders again after any damage, so each genuine U+FFFD is counted exactly.
+    n_damaged = text.count(_REPLACEMENT) - data.count(_REPLACEMENT.encode())
+    text, n_scrubbed = scrub(text)
+    return text, n_damaged + n_scrubbed
+
+
+def scrub(text: str) -> tuple[str, int]:
+    """Return text that can be stored and tokenized, and how many lone surrogates and NULs became U+FFFD.
+
+    Surrogates come from arguments that are not UTF-8 and from JSON escapes.
+    """
+    return _UNSTORABLE.subn(_REPLACEMENT, text)

@@ -1,0 +1,44 @@
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from chatapp.cli import cli
+from chatapp.objects import STATS_KEYS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+
+
+def commands(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Return all commands with their names."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{path}{name} ")
+        else:
+            yield f"{path}{name}", command
+
+
+def test_every_command_and_flag_is_documented() -> None:
+    """What the program offers is on the page."""
+    names = [name for name, _ in commands(cli)]
+    flags = {
+        option
+        for _, command in [("", cli), *commands(cli)]
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and not parameter.hidden
+        for option in parameter.opts
+    }
+    assert [name for name in names if name not in PAGE] == []
+    assert sorted(flag for flag in flags - {"--version", "--output"} if flag not in PAGE) == []
+
+
+def test_every_flag_on_the_page_exists() -> None:
+    """The page offers nothing that the program does not have."""
+    known = {option for _, command in [("", cli), *commands(cli)] for p in command.params for option in p.opts}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE)) - known == set()
+
+
+def test_every_stat_is_documented() -> None:
+    """The keys of the JSON interface are explained."""
+    assert [key for key in STATS_KEYS if f"`{key}`" not in PAGE] == []

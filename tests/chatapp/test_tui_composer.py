@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual import events
+
+from tests.chatapp.tui_window import Window, until
+
+SIZE = (100, 30)
+
+
+@pytest.mark.parametrize("key", ["shift+enter", "alt+enter", "ctrl+j"])
+async def test_new_line_keys(tmp_path: Path, key: str) -> None:
+    """These keys begin a new line and send nothing."""
+    window = Window(tmp_path)
+    async with window.app.run_test(size=SIZE) as pilot:
+        await pilot.press("a", key, "b")
+        assert window.composer.draft == "a\nb"
+        assert window.manager.sessions() == []
+
+
+async def test_a_big_paste_is_a_chip_and_sent_whole(tmp_path: Path) -> None:
+    """A megabyte on one line is shown as a few words, and every character of it is sent."""
+    window = Window(tmp_path, reply=lambda _: "ok")
+    pasted = "가" + "x" * 1_000_000
+    async with window.app.run_test(size=SIZE) as pilot:
+        await pilot.press("a", " ")
+        window.composer.post_message(events.Paste(pasted))
+        await until(pilot, lambda: "[pasted 977 KiB #1]" in window.composer.text, "the chip")
+        await pilot.press(" ", "b")
+        assert window.composer.draft == f"a {pasted} b"
+
+
+async def test_pastes_are_composed_and_harmless(tmp_path: Path) -> None:
+    """Decomposed Hangul becomes whole syllables, escape sequences become visible."""
+    window = Window(tmp_path)
+    async with window.app.run_test(size=SIZE) as pilot:
+        window.composer.post_message(events.Paste("\u1112\u1161\u11ab\u1100\u1173\u11af\r\n\x1b[2J"))
+        await until(pilot, lambda: window.composer.draft != "", "the paste")
+        assert window.composer.draft == "한글\n␛[2J"
+
+
+async def test_the_box_grows_and_stops_growing(tmp_path: Path) -> None:
+    """The box takes as many rows as the text has, eight at most."""
+    window = Window(tmp_path)
+    async with window.app.run_test(size=SIZE) as pilot:
+        heights = [window.composer.content_size.height]
+        for _ in range(12):
+            await pilot.press("ctrl+j")
+            await pilot.pause()
+            heights.append(window.composer.content_size.height)
+        assert heights == [1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8, 8, 8]
+
+
+async def test_drafts_belong_to_their_conversation(tmp_path: Path) -> None:
+    """A draft is put aside when another conversation is shown and stands there again on coming back."""
+    window = Window(tmp_path)
+    session_id = await window.ask("one")
+    async with window.app.run_test(size=SIZE) as pilot:
+        await pilot.press(*"half a thought")
+        window.sidebar.focus()
+        window.sidebar.highlighted = window.sidebar.get_option_index(session_id)
+        await pilot.press("enter")
+        await until(pilot, lambda: window.composer.draft == "", "the other conversation")
+        await pilot.press("ctrl+n")
+        await until(pilot, lambda: window.composer.draft == "half a thought", "the draft")
