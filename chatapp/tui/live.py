@@ -1,0 +1,220 @@
+"""What is going on, apart from any widget: the answers being written, and the readings of a conversation."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from models.engine import (
+    Event,
+    Failed,
+    Finished,
+    Loaded,
+    ModelInfo,
+    Phase,
+    Piece,
+    Prepared,
+    Progress,
+    Stored,
+    TurnStats,
+)
+
+Activity = Literal["idle", "waiting", "queued", "failed"] | Phase
+
+SAMPLE_S = 0.25
+"""Length of one sample of the speed line, in seconds."""
+N_SAMPLES = 56  # two for each cell of the panel
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """Where the tokens of a prompt came from; `miss_reason` says why KV on disk was not used, if so."""
+
+    resident: int
+    restored: int
+    prefilled: int
+    miss_reason: str | None
+    restore_s: float
+    prefill_s: float
+    kv_bytes: int
+
+    @property
+    def total(self) -> int:
+        """Tokens of the whole prompt."""
+        return self.resident + self.restored + self.prefilled
+
+
+class Readings:
+    """The live numbers of one conversation; `apply` takes every event of its turns and openings.
+
+    `now` is a monotonic time in seconds wherever it is asked for.
+    """
+
+    def __init__(self) -> None:
+        self.activity: Activity = "idle"
+        self.done = 0
+        self.total = 0
+        self.phase_since = 0.0
+        self.sent_at: float | None = None
+        self.first_piece_at: float | None = None
+        self.last_piece_at: float | None = None
+        self.n_output = 0
+        self.context_tokens = 0
+        self.reuse: Reuse | None = None
+        self.came_back: Reuse | None = None
+        self.stats = TurnStats()
+        self.speeds: deque[float] = deque([0.0] * N_SAMPLES, maxlen=N_SAMPLES)
+        self.is_first = False
+        self._in_turn = False
+        self._sample_start = 0.0
+        self._sample_tokens = 0
+
+    def opening(self, now: float, *, queued: bool) -> None:
+        """The history is about to be made resident."""
+        self._enter("queued" if queued else "waiting", now)
+
+    def sending(self, now: float, *, queued: bool, is_first: bool) -> None:
+        """A message was sent; a new turn begins."""
+        self._enter("queued" if queued else "waiting", now)
+        self.sent_at, self.first_piece_at, self.last_piece_at, self.n_output = now, None, None, 0
+        self.stats = TurnStats()
+        self._in_turn, self.is_first = True, is_first
+        self.speeds.extend([0.0] * N_SAMPLES)
+
+    def remembered(self, stats: TurnStats, n_tokens: int) -> None:
+        """Show a stored conversation's last turn until a new one begins."""
+        self.stats, self.context_tokens = stats, n_tokens
+
+    def apply(self, event: Event, now: float) -> None:
+        """Take one event of the engine."""
+        match event:
+            case Progress():
+                if event.phase != self.activity:
+                    self._enter(event.phase, now)
+                self.done, self.total = event.done, event.total
+            case Prepared():
+                self._prepared(event, now)
+            case Piece():
+                self._piece(event, now)
+            case Finished():
+                self._finished(event, now)
+            case Stored():
+                self.stats = replace(self.stats, kv_bytes_written=event.kv_bytes_written)
+            case Failed():
+                self._enter("failed", now)
+            case Loaded():
+                pass
+
+    def settle(self, now: float) -> None:
+        """Nothing is running any more; a failure stays visible."""
+        self._in_turn = False
+        if self.activity != "failed":
+            self._enter("idle", now)
+
+    def ttft(self, now: float) -> tuple[float, bool] | None:
+        """Seconds to the first text and whether it has come; while waiting, the time so far."""
+        if self.stats.ttft_s is not None:
+            return self.stats.ttft_s, True
+        if self.sent_at is None:
+            return None
+        if self.first_piece_at is not None:
+            return self.first_piece_at - self.sent_at, True
+        return (now - self.sent_at, False) if self.activity not in ("idle", "failed") else None
+
+    def tpot(self) -> float | None:
+        """Seconds per token of this turn, the first one not counted."""
+        if self.stats.tpot_s is not None:
+            return self.stats.tpot_s
+        if self.first_piece_at is None or self.last_piece_at is None or self.n_output < 2:
+            return None
+        return (self.last_piece_at - self.first_piece_at) / (self.n_output - 1)
+
+    def eta(self, now: float) -> float | None:
+        """Seconds left in this phase by the rate measured so far; None while it is too early to say."""
+        took = now - self.phase_since
+        if not 0 < self.done < self.total or took < 0.05:
+            return None
+        return took / self.done * (self.total - self.done)
+
+    def sample(self, now: float, *, length_s: float = 2 * SAMPLE_S) -> None:
+        """Close the running sample of the speed line if no token did so: the engine is slow or hangs."""
+        length = now - self._sample_start
+        if self.activity == "decode" and length >= length_s:
+            self.speeds.append(self._sample_tokens / length)
+            self._sample_start, self._sample_tokens = now, 0
+
+    def _enter(self, activity: Activity, now: float) -> None:
+        self.activity, self.phase_since, self.done, self.total = activity, now, 0, 0
+
+    def _prepared(self, event: Prepared, now: float) -> None:
+        reuse = Reuse(
+            event.resident,
+            event.restored,
+            event.prefilled,
+            event.miss_reason,
+            event.restore_s,
+            event.prefill_s,
+            event.kv_bytes,
+        )
+        self.reuse = reuse
+        self.context_tokens = reuse.total
+        if reuse.restored or (reuse.total and not self._in_turn):
+            self.came_back = reuse
+        self._enter("decode" if self._in_turn else "idle", now)
+        self._sample_start, self._sample_tokens = now, 0
+
+    def _piece(self, event: Piece, now: float) -> None:
+        if self.activity != "decode":
+            self._enter("decode", now)
+        n_tokens = len(event.token_ids)
+        if event.text and self.first_piece_at is None:
+            self.first_piece_at = self._sample_start = now
+            self._sample_tokens = 0
+        self.last_piece_at = now
+        self.n_output += n_tokens
+        self.context_tokens += n_tokens
+        self._sample_tokens += n_tokens
+        self.sample(now, length_s=SAMPLE_S)
+
+    def _finished(self, event: Finished, now: float) -> None:
+        written = event.stats.kv_bytes_written
+        self.stats, self._in_turn = (
+            replace(event.stats, kv_bytes_written=written or self.stats.kv_bytes_written),
+            False,
+        )
+        if event.stats.prompt_tokens is not None:
+            self.context_tokens = event.stats.prompt_tokens + len(event.run.ids)
+        self._enter("idle", now)
+
+
+@dataclass(slots=True)
+class LiveAnswer:
+    """An answer that is being written, whether or not its conversation is on the screen.
+
+    `n_before` counts the messages that stood before the question, the system prompt not counted.
+    """
+
+    session_id: str
+    question: str
+    n_before: int
+    is_queued: bool = False
+    has_begun: bool = False
+    stop_asked: bool = False
+    pieces: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """All text so far."""
+        if len(self.pieces) > 1:
+            self.pieces[:] = ["".join(self.pieces)]
+        return self.pieces[0] if self.pieces else ""
+
+
+@dataclass(slots=True)
+class ModelState:
+    """The model: loading, loaded, or failed with one sentence."""
+
+    info: ModelInfo | None = None
+    failure: str | None = None
+    progress: Readings = field(default_factory=Readings)

@@ -1,0 +1,172 @@
+"""What the engine does for the window: it runs beside the widgets, keeps the state and posts messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+
+from textual.message import Message as WindowMessage
+
+from chatapp.tui.live import LiveAnswer, ModelState, Readings
+from chatapp.tui.messages import ModelEvent, OpenEnded, OpenEvent, Trouble, TurnEnded, TurnEvent
+from models.engine import Engine, Event, Failed, Loaded, Piece, Sampling
+from models.errors import EngineError
+from sessions.conversation import Message
+from sessions.errors import SessionError
+from sessions.manager import SessionManager
+
+
+class Talk:
+    """Owner of the running answers, the model's state and each conversation's readings.
+
+    `load`, `open`, `turn` and `stop` are bodies of workers: they touch no widget and end in a message, whatever
+    happens. The window hands each event back through `apply_*`, in the order of the messages.
+    """
+
+    def __init__(
+        self,
+        manager: SessionManager,
+        engine: Engine | None,
+        sampling: Sampling,
+        *,
+        post: Callable[[WindowMessage], object],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.model = ModelState()
+        self.live: dict[str, LiveAnswer] = {}
+        self.notices: dict[str, str] = {}
+        self.all_over = asyncio.Event()
+        self._manager = manager
+        self._engine = engine
+        self._sampling = sampling
+        self._post = post
+        self._monotonic = monotonic
+        self._readings: dict[str, Readings] = {}
+        self._load_over = asyncio.Event()
+
+    def readings(self, session_id: str) -> Readings:
+        """The live numbers of a conversation."""
+        return self._readings.setdefault(session_id, Readings())
+
+    def forget(self, session_id: str) -> None:
+        """Begin a conversation's numbers anew."""
+        self._readings.pop(session_id, None)
+
+    def remember(self, session_id: str, messages: list[Message]) -> None:
+        """Show the stored numbers of a conversation's last turn."""
+        stats = next((m.stats for m in reversed(messages) if m.stats), None)
+        if stats is not None:
+            self.readings(session_id).remembered(stats, sum(len(m.run.ids) for m in messages if m.run))
+
+    def begin(self, session_id: str, question: str, n_before: int) -> LiveAnswer:
+        """Note that a message is about to be sent."""
+        is_queued = bool(self.live)
+        live = LiveAnswer(session_id, question, n_before, is_queued=is_queued)
+        self.live[session_id] = live
+        self.all_over.clear()
+        self.notices.pop(session_id, None)
+        self.readings(session_id).sending(self._monotonic(), queued=is_queued, is_first=n_before == 0)
+        return live
+
+    def end(self, live: LiveAnswer, failure: str | None) -> bool:
+        """Note that a turn is over; False when that is known already."""
+        if self.live.get(live.session_id) is not live:
+            return False
+        del self.live[live.session_id]
+        if not self.live:
+            self.all_over.set()
+        self.readings(live.session_id).settle(self._monotonic())
+        if failure:
+            self.notices[live.session_id] = failure
+        return True
+
+    def apply_load(self, event: Event) -> None:
+        """Take an event of the loading model."""
+        self.model.progress.apply(event, self._monotonic())
+        if isinstance(event, Loaded):
+            self.model.info, self.model.failure = event.info, None
+        elif isinstance(event, Failed):
+            self.model.failure = event.message
+
+    def apply_open(self, session_id: str, event: Event | None) -> None:
+        """Take an event of a history becoming resident; None ends it."""
+        readings = self.readings(session_id)
+        if event is not None:
+            readings.apply(event, self._monotonic())
+        elif session_id not in self.live:
+            readings.settle(self._monotonic())
+
+    def apply_turn(self, live: LiveAnswer, event: Event) -> None:
+        """Take an event of a turn."""
+        self.readings(live.session_id).apply(event, self._monotonic())
+        live.has_begun, live.is_queued = True, False
+        if isinstance(event, Loaded):
+            self.apply_load(event)
+        elif isinstance(event, Piece) and event.text:
+            live.pieces.append(event.text)
+
+    async def load(self) -> None:
+        """Load the model."""
+        if self._engine is not None:
+            async with aclosing(_told(self._engine.load())) as events:
+                async for event in events:
+                    self._post(ModelEvent(event))
+        self._load_over.set()
+
+    async def open(self, session_id: str) -> None:
+        """Make a conversation's history resident, once the model is loaded."""
+        failure: str | None = None
+        await self._load_over.wait()
+        async with aclosing(_told(self._manager.open(session_id))) as events:
+            async for event in events:
+                if not isinstance(event, Failed):
+                    self._post(OpenEvent(session_id, event))
+                elif event.kind != "cancelled":  # a message or another conversation came first
+                    failure = _sentence(event)
+        self._post(OpenEnded(session_id, failure))
+
+    async def turn(self, live: LiveAnswer) -> None:
+        """Send a message and take the answer."""
+        failure: str | None = None
+        try:
+            turn = self._manager.send(live.session_id, live.question, self._sampling)
+            async with aclosing(_told(turn)) as events:
+                async for event in events:
+                    self._post(TurnEvent(live, event))
+                    if isinstance(event, Failed):
+                        failure = _sentence(event)
+        except asyncio.CancelledError:
+            failure = "Not sent: it was taken back while it waited."
+            raise
+        finally:
+            self._post(TurnEnded(live, failure))
+
+    async def stop(self) -> None:
+        """Stop the running answer or opening."""
+        try:
+            await self._manager.stop()
+        except Exception as error:  # noqa: BLE001 - the top of a worker
+            self._post(Trouble(f"The answer could not be stopped: {error}"))
+
+
+def _sentence(failed: Failed) -> str:
+    """What to tell about a failure, with the way out."""
+    if failed.kind == "died":
+        return f"{failed.message} The next message starts the engine again."
+    return failed.message
+
+
+async def _told(events: AsyncIterator[Event]) -> AsyncGenerator[Event, None]:
+    """Events as they come; an exception becomes a `Failed`, because each failure must reach the user."""
+    try:
+        try:
+            async for event in events:
+                yield event
+        finally:
+            if isinstance(events, AsyncGenerator):
+                await events.aclose()
+    except (SessionError, EngineError) as error:
+        yield Failed("refused", str(error))
+    except Exception as error:  # noqa: BLE001 - the top of a worker
+        yield Failed("bug", f"Something went wrong in the program ({type(error).__name__}: {error}).")

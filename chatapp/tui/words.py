@@ -1,0 +1,75 @@
+"""Numbers and times as a reader wants them: short, with their unit, of steady width."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+Group = Literal["Today", "This week", "Older"]
+
+
+def count(n: int) -> str:
+    """A whole number with thousands marked: 4,010."""
+    return f"{n:,}"
+
+
+def size(n_bytes: float) -> str:
+    """Bytes in the largest unit that keeps at least one digit before the point: 88.6 MiB."""
+    value = float(n_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024 or unit == "GiB":
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError("the loop returns at its last unit")
+
+
+def seconds(value: float) -> str:
+    """A duration: milliseconds below a tenth of a second, minutes above a hundred seconds."""
+    if value < 0.001:
+        return "<1 ms"
+    if value < 0.1:
+        return f"{value * 1000:.0f} ms" if value >= 0.01 else f"{value * 1000:.1f} ms"
+    if value < 100:
+        return f"{value:.2f} s" if value < 10 else f"{value:.0f} s"
+    return f"{value // _MINUTE:.0f} min {value % _MINUTE:.0f} s"
+
+
+def age(then: float, now: float) -> str:
+    """How long ago, in at most four cells: now, 5m, 3h, 2d, 6w."""
+    past = max(0.0, now - then)
+    if past < _MINUTE:
+        return "now"
+    for unit, length in (("m", _MINUTE), ("h", _HOUR), ("d", _DAY)):
+        limit = {"m": _HOUR, "h": _DAY, "d": 14 * _DAY}[unit]
+        if past < limit:
+            return f"{past // length:.0f}{unit}"
+    return f"{past // (7 * _DAY):.0f}w"
+
+
+def group(then: float, now: float) -> Group:
+    """Which part of the sidebar a time belongs to. Today is the last 24 hours: no time zone is needed."""
+    past = now - then
+    if past < _DAY:
+        return "Today"
+    return "This week" if past < 7 * _DAY else "Older"
+
+
+def bar(share: float, width: int, *, full: str = "█", empty: str = "░") -> str:
+    """A gauge of `width` cells; anything above nothing shows at least one full cell."""
+    share = min(1.0, max(0.0, share))
+    n_full = round(share * width)
+    if share > 0 and n_full == 0:
+        n_full = 1
+    return full * n_full + empty * (width - n_full)
+
+
+def shares(parts: tuple[int, ...], width: int) -> tuple[int, ...]:
+    """Divide `width` cells among parts by their size; a part above zero gets at least one."""
+    total = sum(parts)
+    if total == 0 or width <= 0:
+        return tuple(0 for _ in parts)
+    cells = [max(1, part * width // total) if part else 0 for part in parts]
+    largest = max(range(len(parts)), key=parts.__getitem__)
+    cells[largest] = max(0, cells[largest] + width - sum(cells))
+    return tuple(cells)
