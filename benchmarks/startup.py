@@ -59,7 +59,7 @@ def _window() -> float:
                 assert time.monotonic() - begun < 30, "the window never took a key"
                 if select.select([terminal], [], [], 0.01)[0]:
                     seen += os.read(terminal, 1 << 16)
-                if not typed and b"Message" in seen:
+                if not typed and b"Enter sends" in seen:
                     os.write(terminal, _WORD)
                     typed, seen = True, b""
             return time.monotonic() - begun

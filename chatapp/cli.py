@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -230,6 +231,8 @@ def resume(context: click.Context, /, tokens: int, as_json: bool, **flags: Any) 
 
 
 def _open_window(settings: Settings, session_id: str | None) -> None:
+    # Nothing that is imported becomes garbage; the window collects again once it stands.
+    gc.disable()
     from chatapp.window import open_window
 
     open_window(settings, session_id)

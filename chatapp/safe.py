@@ -36,7 +36,14 @@ def _table() -> dict[int, str]:
 
 
 def _one_of(codes: Iterable[int]) -> re.Pattern[str]:
-    return re.compile("[" + "".join(f"\\U{code:08x}" for code in sorted(codes)) + "]")
+    """A class of ranges: the two thousand surrogates one by one would take longer to compile than to use."""
+    runs: list[list[int]] = []
+    for code in sorted(codes):
+        if runs and code == runs[-1][1] + 1:
+            runs[-1][1] = code
+        else:
+            runs.append([code, code])
+    return re.compile("[" + "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in runs) + "]")
 
 
 _GLYPHS = _table()

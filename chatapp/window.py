@@ -26,6 +26,6 @@ async def _run(settings: Settings, store: Store, session_id: str | None) -> None
     engine = make_engine(settings)
     try:
         manager = SessionManager(store, engine, forget_kv=forget_kv(settings))
-        await ChatApp(manager, engine=engine, sampling=Sampling(), session_id=session_id).run_async()
+        await ChatApp(manager, sampling=Sampling(), session_id=session_id).run_async()
     finally:
         await engine.close()

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import sqlite_utils
-from sqlite_utils.utils import sqlite3 as _sqlite  # type: ignore[attr-defined]  # its choice: pysqlite3 or stdlib
-
 from models.kvformat import SegmentId, pack_tokens, unpack_tokens
+from models.sqlite import Database, sqlite3
 
 # How long to wait for another process of the program that is writing.
 _BUSY_S = 5.0
@@ -60,24 +58,24 @@ class KvIndex:
         self._lock = threading.Lock()
         try:
             self._open(path)
-        except _sqlite.OperationalError as exc:
+        except sqlite3.OperationalError as exc:
             # Locked or unopenable is not damaged: another process may be using it.
             raise OSError(errno.EIO, f"the KV index cannot be opened ({exc})") from exc
-        except _sqlite.DatabaseError:
+        except sqlite3.DatabaseError:
             for suffix in ("", "-wal", "-shm"):
                 path.with_name(path.name + suffix).unlink(missing_ok=True)
             self._open(path)
 
     def _open(self, path: Path) -> None:
         path.touch(mode=0o600, exist_ok=True)
-        connection = _sqlite.connect(str(path), check_same_thread=False, isolation_level=None, timeout=_BUSY_S)
+        connection = sqlite3.connect(str(path), check_same_thread=False, isolation_level=None, timeout=_BUSY_S)
         try:
-            self._db = sqlite_utils.Database(connection)
+            self._db = Database(connection)
             self._db.conn.execute("PRAGMA journal_mode=WAL")
             # The index can be rebuilt from the files, so it need not wait for the disk.
             self._db.conn.execute("PRAGMA synchronous=NORMAL")
             self._db.conn.executescript(_SCHEMA)
-        except _sqlite.Error:
+        except sqlite3.Error:
             connection.close()
             raise
 
@@ -87,7 +85,7 @@ class KvIndex:
         with self._lock:
             try:
                 yield
-            except _sqlite.Error as exc:
+            except sqlite3.Error as exc:
                 raise OSError(errno.EIO, f"the KV index failed ({exc})") from exc
 
     def _query(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

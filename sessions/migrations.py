@@ -8,9 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlite_utils import Database
-from sqlite_utils.utils import sqlite3  # type: ignore[attr-defined]  # pysqlite3 where it is installed
-
+from models.sqlite import Database, sqlite3
 from sessions.errors import StoreError, StoreTooNew
 from sessions.files import make_private_file, sync_folder
 

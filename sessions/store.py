@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
-from sqlite_utils import Database
-from sqlite_utils.utils import sqlite3  # type: ignore[attr-defined]  # pysqlite3 where it is installed
 
 from models.engine import Role, TokenRun, TurnStats
+from models.sqlite import Database, sqlite3
 from sessions.conversation import Message, MessageStatus, Session, SessionState, SessionSummary
 from sessions.errors import BadRequest, SessionNotFound, StoreError
 from sessions.files import make_private_file, make_private_folder

@@ -70,9 +70,7 @@ def read_project(path: Path) -> Project:
     """Read pyproject.toml, the one place versions are written in."""
     data = path.read_bytes()
     table = tomllib.loads(data.decode())["project"]
-    versions = [
-        line.split("==")[1] for line in table["dependencies"] if line.startswith("llama-cpp-python==")
-    ]
+    versions = [line.split("==")[1] for line in table["dependencies"] if line.startswith("llama-cpp-python==")]
     assert len(versions) == 1, "pyproject.toml pins llama-cpp-python exactly, once"
     starter = tuple(table["optional-dependencies"]["starter"])
     return Project(hashlib.sha256(data).hexdigest(), versions[0].strip(), starter)
@@ -165,9 +163,7 @@ def _make(root: Path, dev: bool, env: Mapping[str, str], store: Path, out: TextI
         print(f"making .venv ({reason})", file=out, flush=True)
         _create(venv, env)
     python = venv_python(venv)
-    wheel = wheels.obtain(
-        store, build, lambda folder: wheels.compile_wheel(python, build, folder, env, out), out
-    )
+    wheel = wheels.obtain(store, build, lambda folder: wheels.compile_wheel(python, build, folder, env, out), out)
     print("installing packages into .venv", file=out, flush=True)
     (venv / STATE_NAME).unlink(missing_ok=True)
     had_dev = state is not None and state.dev and reason is None

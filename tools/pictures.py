@@ -169,7 +169,6 @@ async def _take(folder: Path, data: Path, disk: FakeDisk, session_id: str) -> No
     engine = _engine(disk, clock)
     app = ChatApp(
         SessionManager(store, engine, monotonic=clock),
-        engine=engine,
         sampling=Sampling(),
         session_id=session_id,
         clock=lambda: TODAY,

@@ -76,9 +76,7 @@ def compile_wheel(python: Path, build: Build, folder: Path, env: Mapping[str, st
     print(f"compiled in {time.monotonic() - started_s:.0f} s", file=out, flush=True)
 
 
-def _follow(
-    command: list[str], env: Mapping[str, str], log: TextIO, reporter: Reporter
-) -> tuple[int, deque[str]]:
+def _follow(command: list[str], env: Mapping[str, str], log: TextIO, reporter: Reporter) -> tuple[int, deque[str]]:
     """Run `command`, copying its output to `log`; return its exit status and the last lines."""
     tail: deque[str] = deque(maxlen=_SHOWN_LOG_LINES)
     with subprocess.Popen(

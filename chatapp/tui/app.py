@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import ClassVar, TypeVar
@@ -34,7 +35,7 @@ from chatapp.tui.sidebar import Sidebar
 from chatapp.tui.talk import Talk
 from chatapp.tui.theme import DARK, LIGHT
 from chatapp.tui.transcript import Transcript, spoken
-from models.engine import Engine, Failed, Finished, Sampling
+from models.engine import Failed, Finished, Sampling
 from sessions.conversation import Message, Session
 from sessions.errors import SessionError
 from sessions.manager import SessionManager
@@ -54,7 +55,7 @@ T = TypeVar("T")
 class ChatApp(App[None], inherit_bindings=False):
     """The window over a session manager.
 
-    `engine` is loaded as soon as the window stands; without one the model loads with the first message.
+    The model is loaded behind the first picture, so that keys are taken before it is there.
     Clocks are injected: `clock` for ages, `monotonic` for durations.
     """
 
@@ -80,18 +81,21 @@ class ChatApp(App[None], inherit_bindings=False):
         self,
         manager: SessionManager,
         *,
-        engine: Engine | None = None,
         sampling: Sampling,
         session_id: str | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
+        # Before the widgets are styled: a later change would style each of them again.
+        self.register_theme(DARK)
+        self.register_theme(LIGHT)
+        self.theme = DARK.name
         self._manager = manager
         self._current = session_id or UNSAVED
         self._clock = clock
         self._monotonic = monotonic
-        self._talk = Talk(manager, engine, sampling, post=self.post_message, monotonic=monotonic)
+        self._talk = Talk(manager, sampling, post=self.post_message, monotonic=monotonic)
         self._title = Static("", id="title-text", markup=False)
         self._model_name = Static("", id="title-model", markup=False)
         self._sidebar = Sidebar()
@@ -125,14 +129,18 @@ class ChatApp(App[None], inherit_bindings=False):
 
     async def on_mount(self) -> None:
         """Paint what is stored, then load the model behind the user's back."""
-        self.register_theme(DARK)
-        self.register_theme(LIGHT)
-        self.theme = DARK.name
         self.set_interval(TICK_S, self._tick)
         self.set_interval(30, self._refresh_sidebar)
         self._composer.focus()
-        self._work(self._talk.load(), "load")
         await self._show(self._current)
+        # Not before the first picture: on two cores a loading model would hold it up.
+        self.call_after_refresh(self._load)
+
+    def _load(self) -> None:
+        # What start-up made stays: no collection need look at it again.
+        gc.freeze()
+        gc.enable()
+        self._work(self._talk.load(), "load")
 
     @property
     def readings(self) -> Readings:

@@ -10,7 +10,7 @@ from textual.message import Message as WindowMessage
 
 from chatapp.tui.live import LiveAnswer, ModelState, Readings
 from chatapp.tui.messages import ModelEvent, OpenEnded, OpenEvent, Trouble, TurnEnded, TurnEvent
-from models.engine import Engine, Event, Failed, Loaded, Piece, Sampling
+from models.engine import Event, Failed, Loaded, Piece, Sampling
 from models.errors import EngineError
 from sessions.conversation import Message
 from sessions.errors import SessionError
@@ -27,7 +27,6 @@ class Talk:
     def __init__(
         self,
         manager: SessionManager,
-        engine: Engine | None,
         sampling: Sampling,
         *,
         post: Callable[[WindowMessage], object],
@@ -38,7 +37,6 @@ class Talk:
         self.notices: dict[str, str] = {}
         self.all_over = asyncio.Event()
         self._manager = manager
-        self._engine = engine
         self._sampling = sampling
         self._post = post
         self._monotonic = monotonic
@@ -108,10 +106,9 @@ class Talk:
 
     async def load(self) -> None:
         """Load the model."""
-        if self._engine is not None:
-            async with aclosing(_told(self._engine.load())) as events:
-                async for event in events:
-                    self._post(ModelEvent(event))
+        async with aclosing(_told(self._manager.load())) as events:
+            async for event in events:
+                self._post(ModelEvent(event))
         self._load_over.set()
 
     async def open(self, session_id: str) -> None:

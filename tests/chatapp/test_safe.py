@@ -62,9 +62,7 @@ def test_what_a_terminal_might_obey_is_shown(text: str, expected: str) -> None:
     assert clean(text) == expected
 
 
-@pytest.mark.parametrize(
-    "text", ["", "plain\n\ttext ~", "é 漢字 한글 👨‍👩‍👧", f"می{NON_JOINER}خواهم", f"abc{RLM}"]
-)
+@pytest.mark.parametrize("text", ["", "plain\n\ttext ~", "é 漢字 한글 👨‍👩‍👧", f"می{NON_JOINER}خواهم", f"abc{RLM}"])
 def test_harmless_text_is_the_same_object(text: str) -> None:
     """Text without anything to replace is returned as it is, joiners and direction marks included."""
     assert clean(text) is text

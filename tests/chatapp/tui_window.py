@@ -34,7 +34,7 @@ class Window:
         self.engine = FakeEngine(reply, disk=disk, tokens_per_s=tokens_per_s, load_error=load_error)
         self.store = Store(folder)
         self.manager = SessionManager(self.store, self.engine)
-        self.app = ChatApp(self.manager, engine=self.engine, sampling=Sampling(), session_id=session_id)
+        self.app = ChatApp(self.manager, sampling=Sampling(), session_id=session_id)
 
     @property
     def composer(self) -> Composer:

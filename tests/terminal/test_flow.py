@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from terminal import Terminal, options
+from tests.terminal.terminal import Terminal, options
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="these tests type into tmux, which is missing")
 
