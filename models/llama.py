@@ -380,6 +380,11 @@ class Sampler:
         lib.llama_sampler_free(self.handle)
 
 
+def can_offload() -> bool:
+    """True if this build of the library can put layers on a GPU."""
+    return bool(lib.llama_supports_gpu_offload())
+
+
 def _told(progress: Callable[[float], None], share: float) -> bool:
     """Report and go on: false would end the load."""
     progress(share)

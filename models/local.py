@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ from models.engine import (
 from models.errors import ModelError, PromptTooLong
 from models.fingerprint import Fingerprint, weights_hash
 from models.kvstore import KvStore, load_mac_key
-from models.llama import BUILD, Context, ContextSettings, Model, Sampler
+from models.llama import BUILD, Context, ContextSettings, Model, Sampler, can_offload
 from models.residency import Outcome, Residency
 from models.stats import default_context, tpot
 from models.template import Glue, assistant_glue, probe, tokenize_entries
@@ -63,6 +64,8 @@ class LocalEngine:
     def __init__(self, settings: LocalSettings, emit: Emit) -> None:
         """Load everything, telling `emit` the progress and finally `Loaded`. Raises `ModelError`."""
         begun = time.monotonic()
+        if settings.gpu_layers and not can_offload():
+            settings = replace(settings, gpu_layers=0)  # this build of llama.cpp knows no GPU
         path = settings.model_path
         check_gguf(path)
         emit(Progress("load", 0, 1000))
@@ -94,6 +97,8 @@ class LocalEngine:
         )
         self._fingerprint = fingerprint.digest().hex()
         store, note = self._open_store(settings, fingerprint)
+        self._cancel_lock = threading.Lock()
+        self._is_closing = False
         self._residency = Residency(self._context, store, shape.bytes_per_token)
         self.info = ModelInfo(
             name=self._model.metadata("general.name") or path.stem,
@@ -154,8 +159,10 @@ class LocalEngine:
     # --- requests ---
 
     def cancel(self) -> None:
-        """Stop the running request; may be called from any thread."""
-        self._context.cancel()
+        """Stop the running request; may be called from any thread. A finished answer is still closed and stored."""
+        with self._cancel_lock:
+            if not self._is_closing:
+                self._context.cancel()
 
     def clear_cancel(self) -> None:
         """Forget a cancel that came too late."""
@@ -197,9 +204,14 @@ class LocalEngine:
         else:
             run = TokenRun((*opening, *closing), len(opening), len(opening))
             finished = Finished("cancelled", "", run, replace(stats, output_tokens=0))
-        emit(finished)
-        self._context.clear_cancel()
-        self._close_turn(prompt, runs, finished, emit, stored=outcome.is_complete)
+        with self._cancel_lock:
+            self._is_closing = self.info.kv_note is None
+            self._context.clear_cancel()
+        try:
+            emit(finished)
+            self._close_turn(prompt, runs, finished, emit, stored=outcome.is_complete)
+        finally:
+            self._is_closing = False
 
     def close(self) -> None:
         """Write pending KV."""

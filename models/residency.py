@@ -173,7 +173,9 @@ class _Writer:
         self._thread = threading.Thread(target=self._run, name="kv-writer", daemon=True)
         self._thread.start()
 
-    def put(self, batch: list[tuple[SegmentId, bytearray]], tip: str | None, done: Callable[[int, str | None], None]) -> None:
+    def put(
+        self, batch: list[tuple[SegmentId, bytearray]], tip: str | None, done: Callable[[int, str | None], None]
+    ) -> None:
         """Publish a batch, then call `done` with the bytes written and `tip`, or the last key before a failure."""
         self._jobs.put(_Job(batch, tip, done))
 

@@ -50,8 +50,9 @@ class Worker:
         while line := self._requests.readline(protocol.LINE_LIMIT):
             with contextlib.suppress(EngineError, KeyError):
                 request = protocol.decode(line)
-                if request["op"] == "cancel":
-                    self._cancel(request["id"])
+                op, request_id = request["op"], request["id"]
+                if op == "cancel":
+                    self._cancel(request_id)
                 else:
                     self._queue.put(request)
         # The front end is gone: stop what runs, nobody reads it.

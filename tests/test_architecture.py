@@ -104,9 +104,7 @@ def is_inert(value: ast.expr) -> bool:
     """Return True for text nobody else wrote, and for Content, which is not parsed."""
     if isinstance(value, ast.IfExp):
         return is_inert(value.body) and is_inert(value.orelse)
-    return isinstance(value, ast.Constant) or (
-        isinstance(value, ast.Call) and name_of(value.func) == "Content"
-    )
+    return isinstance(value, ast.Constant) or (isinstance(value, ast.Call) and name_of(value.func) == "Content")
 
 
 def parsing_classes(tree: ast.Module) -> set[str]:
@@ -114,11 +112,7 @@ def parsing_classes(tree: ast.Module) -> set[str]:
     names = set(MARKUP_BY_DEFAULT)
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and any(name_of(base) in names for base in node.bases):
-            inits = [
-                call
-                for call in ast.walk(node)
-                if isinstance(call, ast.Call) and name_of(call.func) == "__init__"
-            ]
+            inits = [call for call in ast.walk(node) if isinstance(call, ast.Call) and name_of(call.func) == "__init__"]
             if not any(turns_markup_off(call) for call in inits):
                 names.add(node.name)
     return names
@@ -176,9 +170,7 @@ def test_import_contracts_hold() -> None:
 def test_a_module_loads_no_more_than_it_needs(module: str, unwanted: set[str]) -> None:
     """In a clean interpreter, importing the module leaves heavy and foreign libraries unloaded."""
     script = f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     loaded = {name.split(".")[0] for name in json.loads(done.stdout)}
     assert unwanted & loaded == set()

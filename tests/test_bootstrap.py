@@ -155,9 +155,7 @@ class TestStore:
             ("win32", {"LOCALAPPDATA": "/l"}, Path("/l/chatapp/wheels")),
         ],
     )
-    def test_the_store_is_in_the_platforms_cache(
-        self, system: str, env: dict[str, str], expected: Path
-    ) -> None:
+    def test_the_store_is_in_the_platforms_cache(self, system: str, env: dict[str, str], expected: Path) -> None:
         """Each platform keeps caches in its own place."""
         assert wheels.store_path(env, system) == expected
 

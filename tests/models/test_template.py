@@ -132,9 +132,7 @@ def each(body: str) -> str:
 def glues(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Glue]:
     """The glue of each known template, probed in the real renderer process."""
     cache = tmp_path_factory.mktemp("cache")
-    return {
-        name: probe(text, bos_token=BOS, eos_token=EOS, cache_dir=cache) for name, text in TEMPLATES.items()
-    }
+    return {name: probe(text, bos_token=BOS, eos_token=EOS, cache_dir=cache) for name, text in TEMPLATES.items()}
 
 
 def refusal(template: str, cache: Path) -> str:

@@ -1,0 +1,61 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.stats import KvShape, common_prefix, default_context, tpot
+
+KIB = 1024
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("shape", "per_token"),
+    [
+        (KvShape(32, 32, 128), 512 * KIB),  # Llama 2 7B
+        (KvShape(28, 4, 128), 56 * KIB),  # Qwen2.5-7B
+        (KvShape(36, 16, 128), 288 * KIB),  # a 3B model without grouped queries: K and V 2,048 wide
+        (KvShape(30, 3, 64), 23_040),  # SmolLM2-135M
+        (KvShape(30, 3, 64, "f32", "f32"), 46_080),
+        (KvShape(30, 3, 64, "q8_0", "q8_0"), 12_240),  # 34 bytes for 32 elements
+        (KvShape(30, 3, 64, "q8_0", "f16"), 17_640),
+    ],
+)
+def test_bytes_per_token(shape: KvShape, per_token: int) -> None:
+    """2 x layers x KV heads x head width x bytes of an element, for models whose figures are known."""
+    assert shape.bytes_per_token == per_token
+
+
+def test_known_totals() -> None:
+    """4,096 tokens of Llama 2 are 2 GiB, 131,072 of Qwen2.5 are 7 GiB, 4,010 of SmolLM2 are 92.4 MB."""
+    assert KvShape(32, 32, 128).bytes_per_token * 4_096 == 2 * GIB
+    assert KvShape(28, 4, 128).bytes_per_token * 131_072 == 7 * GIB
+    assert KvShape(30, 3, 64).bytes_per_token * 4_010 == 92_390_400
+
+
+def test_time_per_output_token() -> None:
+    """The first token is not counted: 5 tokens are 4 steps; one token has no pace."""
+    assert tpot(10.0, 12.0, 5) == 0.5
+    assert tpot(10.0, 10.0, 2) == 0.0
+    assert (tpot(10.0, 12.0, 1), tpot(0.0, 0.0, 0)) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("trained", "available", "tokens"),
+    [
+        (2_048, 64 * GIB, 2_048),
+        (131_072, 64 * GIB, 32_768),
+        (131_072, GIB, 16_384),  # 40 % of it holds 18,641 tokens of 23,040 bytes
+        (8_192, 0, 512),
+    ],
+)
+def test_the_context_fits_the_model_and_the_memory(trained: int, available: int, tokens: int) -> None:
+    """The trained length, 32,768, or the power of two that 40 % of memory holds: whichever is least."""
+    assert default_context(trained, 23_040, available) == tokens
+
+
+@given(st.lists(st.integers(0, 2)), st.lists(st.integers(0, 2)))
+def test_common_prefix_is_the_longest(a: list[int], b: list[int]) -> None:
+    """Both agree up to it, and differ or end behind it."""
+    n = common_prefix(a, b)
+    assert a[:n] == b[:n]
+    assert n in (len(a), len(b)) or a[n] != b[n]
