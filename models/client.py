@@ -56,6 +56,7 @@ class EngineProcess:
         self._load_lock = asyncio.Lock()
         self._info: ModelInfo | None = None
         self._n_crashes = 0
+        self._n_cancels = 0
         self._is_closed = False
 
     @property
@@ -96,7 +97,8 @@ class EngineProcess:
             yield event
 
     async def cancel(self) -> None:
-        """Stop the oldest request that has not ended."""
+        """Stop the oldest request that has not ended, also one that still waits for the model."""
+        self._n_cancels += 1
         if self._streams and self.pid is not None:
             await self._send({"op": "cancel", "id": min(self._streams)})
 
@@ -141,12 +143,15 @@ class EngineProcess:
     # --- requests ---
 
     async def _loaded_request(self, request: dict[str, Any]) -> AsyncIterator[Event]:
-        async for event in self.load():
-            if isinstance(event, Failed):
+        n_cancels = self._n_cancels
+        if self._info is None or self.pid is None:
+            async for event in self.load():
                 yield event
-                return
-            if not isinstance(event, Loaded):
-                yield event
+                if isinstance(event, Failed):
+                    return
+        if self._n_cancels != n_cancels:
+            yield Failed("cancelled", "Stopped.")
+            return
         async for event in self._request(request):
             yield event
 

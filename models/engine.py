@@ -191,7 +191,10 @@ Event = Loaded | Progress | Prepared | Piece | Finished | Stored | Failed
 
 
 class Engine(Protocol):
-    """One model behind one queue. Requests run one after another; `cancel` ends the one that is running."""
+    """One model behind one queue. Requests run one after another; `cancel` ends the one that is running.
+
+    `prepare` and `generate` load a model that is not loaded yet, with the events of `load` first.
+    """
 
     @property
     def info(self) -> ModelInfo | None:
@@ -214,7 +217,10 @@ class Engine(Protocol):
         ...
 
     async def cancel(self) -> None:
-        """Stop the running request within 200 ms; what was decoded so far arrives as `Finished` ('cancelled')."""
+        """Stop the running request within 200 ms; what was decoded so far arrives as `Finished` ('cancelled').
+
+        A `prepare`, and a request that still waits for the model, end in `Failed` ('cancelled') instead.
+        """
         ...
 
     async def count(self, text: str) -> int:

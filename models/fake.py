@@ -178,6 +178,10 @@ class FakeEngine:
 
     async def prepare(self, prompt: Prompt) -> AsyncIterator[Event]:
         """Make a history resident."""
+        async for event in self._load_first():
+            yield event
+        if self._info is None:
+            return
         async with self._queue:
             self._begin(prompt)
             async for event in self._prefill(prompt, is_asked=False):
@@ -185,6 +189,10 @@ class FakeEngine:
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Event]:
         """Answer the last user message as scripted."""
+        async for event in self._load_first():
+            yield event
+        if self._info is None:
+            return
         async with self._queue:
             self._begin(prompt)
             async for event in self._prefill(prompt, is_asked=True):
@@ -205,10 +213,14 @@ class FakeEngine:
         """Stop what runs; the disk stays."""
         self._cancelled.set()
 
+    async def _load_first(self) -> AsyncIterator[Event]:
+        if self._info is None:
+            async for event in self.load():
+                yield event
+
     def _begin(self, prompt: Prompt) -> None:
         self.prompts.append(prompt)
         self._cancelled.clear()
-        self._info = self._info or _info(self._n_ctx)
 
     async def _prefill(self, prompt: Prompt, *, is_asked: bool) -> AsyncIterator[Event]:
         started = self._clock()

@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,9 @@ from models.kvformat import SegmentDamaged, SegmentForeign, SegmentId, read_segm
 from models.kvindex import IndexRow, KvIndex
 from models.stats import common_prefix
 
-SEGMENT_BYTES = 24 << 20
+SEGMENT_BYTES = 16 << 20
+# A segment's file is a little larger than its rows: cells, header and token ids.
+_BUFFER_BYTES = SEGMENT_BYTES + (SEGMENT_BYTES >> 6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class KvStore:
         self._mac_key = mac_key
         self._fingerprint = fingerprint
         self._clock = clock
-        self._buffer = bytearray()
+        self._buffers = (bytearray(), bytearray())
         self.root_key = fingerprint.digest()
         self._index = KvIndex(root / "index.db")
         self._index.remember_generation(self.root_key, fingerprint.to_json())
@@ -84,7 +87,7 @@ class KvStore:
         return best
 
     def read(self, segment: SegmentId) -> memoryview:
-        """The verified payload, valid until the next `read`.
+        """The verified payload, valid until the read after the next.
 
         Raises `SegmentDamaged` (the file is set aside) or OSError.
         """
@@ -99,6 +102,23 @@ class KvStore:
         except OSError:
             self._drop(segment)
             raise
+
+    def read_each(self, segments: Sequence[SegmentId]) -> Iterator[memoryview]:
+        """The payloads in order, each valid until the one after; raises like `read` when its turn comes.
+
+        The next one is read and verified in a thread while the caller loads the current one.
+        """
+        with ThreadPoolExecutor(1, "kv-reader") as reader:
+            ahead = reader.submit(self.read, segments[0])
+            for following in (*segments[1:], None):
+                payload = ahead.result()
+                if following is not None:
+                    ahead = reader.submit(self.read, following)
+                yield payload
+
+    def warm_up(self) -> None:
+        """Touch the read buffers once, so that the first restore does not wait for fresh memory."""
+        self._buffers = (bytearray(b"\1") * _BUFFER_BYTES, bytearray(b"\1") * _BUFFER_BYTES)
 
     def reject(self, segment: SegmentId) -> None:
         """Take a segment out of use that verified but that the engine could not load."""
@@ -126,10 +146,12 @@ class KvStore:
         self._index.close()
 
     def _room(self, n_bytes: int) -> memoryview:
-        """A view of the one read buffer: touching fresh memory costs as much as reading the file."""
-        if len(self._buffer) < n_bytes:
-            self._buffer = bytearray(max(n_bytes, SEGMENT_BYTES + (1 << 16)))
-        return memoryview(self._buffer)[:n_bytes]
+        """A view of the older of two buffers: touching fresh memory costs as much as reading the file."""
+        newer, older = self._buffers
+        if len(older) < n_bytes:
+            older = bytearray(max(n_bytes, _BUFFER_BYTES))
+        self._buffers = (older, newer)
+        return memoryview(older)[:n_bytes]
 
     def _path(self, key: bytes) -> Path:
         return segment_path(self._root, key)

@@ -119,7 +119,7 @@ class LocalEngine:
         )
         # The window takes the model as ready; only a first request within this tenth of a second waits for it.
         emit(Loaded(self.info))
-        self._context.warm_up()
+        self._residency.warm_up()
 
     def _probe_template(self, cache_dir: Path) -> Glue:
         template = self._model.chat_template

@@ -102,13 +102,14 @@ class Residency:
         assert self._store is not None
         context = self._context
         total = hits[-1].end
+        payloads = self._store.read_each([hit.segment for hit in hits if hit.end > len(context.tokens)])
         for hit in hits:
             segment = hit.segment
             position = len(context.tokens)
             if hit.end > position:
                 report("restore", position, total)
                 try:
-                    payload = self._store.read(segment)
+                    payload = next(payloads)
                 except SegmentDamaged as exc:
                     return f"a stored segment was set aside: {exc}"
                 except OSError as exc:
@@ -147,6 +148,12 @@ class Residency:
             self._chain.append(segment)
         tip = self._chain[-1].key.hex() if self._chain else None
         self._writer.put(batch, tip, done)
+
+    def warm_up(self) -> None:
+        """Make the first use of context and disk as fast as later ones; call while nobody waits."""
+        self._context.warm_up()
+        if self._store:
+            self._store.warm_up()
 
     def close(self) -> None:
         """Write what is queued and end the writer."""

@@ -15,7 +15,7 @@ from sessions.errors import BadRequest, SessionClosed
 from sessions.history import entries, open_question, prompt_messages, title_of
 from sessions.journal import Journal, recover_one, settle
 from sessions.purge import ForgetKV, delete_forever, forget_nothing
-from sessions.turn import Turn, after_load, checked, missing_runs
+from sessions.turn import Turn, checked, close_events, missing_runs
 
 if TYPE_CHECKING:
     from sessions.store import Store  # at run time it would load the database library for everybody
@@ -196,7 +196,7 @@ class SessionManager:
         return prompt_messages(messages)
 
     async def _prepare(self, history: list[Message]) -> AsyncGenerator[Event, None]:
-        prepared = after_load(self._engine, lambda: self._engine.prepare(Prompt(entries(history))))
+        prepared = self._engine.prepare(Prompt(entries(history)))
         is_over = False
         try:
             async for event in prepared:
@@ -212,4 +212,4 @@ class SessionManager:
         finally:
             if not is_over:
                 await self._engine.cancel()
-            await prepared.aclose()
+            await close_events(prepared)

@@ -52,14 +52,14 @@ def checked(text: str) -> str:
 async def answer(
     engine: Engine, prompt: Prompt, sampling: Sampling, *, asked_at: float, monotonic: Callable[[], float]
 ) -> AsyncGenerator[Event, None]:
-    """Yield an engine's events, loading the model first if need be.
+    """Yield an engine's events.
 
     Adds `ttft_s` (from `asked_at` to the first text) to the final stats. Whatever happens, the last word is
     `Finished` (and what follows it) or `Failed`. A caller that goes away early cancels the engine.
     """
     ttft_s: float | None = None
     is_over = False
-    events = after_load(engine, lambda: engine.generate(prompt, sampling))
+    events = engine.generate(prompt, sampling)
     try:
         async for event in events:
             if isinstance(event, Piece) and event.text and ttft_s is None:
@@ -78,7 +78,7 @@ async def answer(
     finally:
         if not is_over:
             await engine.cancel()
-        await events.aclose()
+        await close_events(events)
 
 
 async def ask(
@@ -99,22 +99,7 @@ async def ask(
             yield event
 
 
-async def after_load(engine: Engine, request: Callable[[], AsyncIterator[Event]]) -> AsyncGenerator[Event, None]:
-    """Yield a request's events, after those of loading a model that is not loaded yet."""
-    if engine.info is None:
-        async for event in engine.load():
-            yield event
-            if isinstance(event, Failed):
-                return
-    events = request()
-    try:
-        async for event in events:
-            yield event
-    finally:
-        await _close(events)
-
-
-async def _close(events: AsyncIterator[Event]) -> None:
+async def close_events(events: AsyncIterator[Event]) -> None:
     """End a generator early; an iterator that is no generator needs no end."""
     close = getattr(events, "aclose", None)
     if close is not None:

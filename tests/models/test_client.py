@@ -311,3 +311,15 @@ def test_junk_on_the_pipe_is_ignored(tmp_path: Path) -> None:
         assert (answer["id"], answer["event"], answer["message"]) == (7, "failed", "The model is not loaded.")
         child.stdin.close()
         assert child.wait(30) == 0
+
+
+async def test_a_stop_while_the_model_loads_is_heeded(start: Start) -> None:
+    """A request that waits for the model ends as cancelled, and nothing is evaluated."""
+    engine = start()
+    kinds: list[type[Event]] = []
+    async for event in engine.generate(COUNT, GREEDY):
+        kinds.append(type(event))
+        if len(kinds) == 1:
+            await engine.cancel()
+    assert kinds[-2:] == [Loaded, Failed]
+    assert one(Finished, await drain(engine.generate(COUNT, GREEDY))).text

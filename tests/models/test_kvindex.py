@@ -4,10 +4,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlite_utils.utils import sqlite3  # type: ignore[attr-defined]  # the library that the index uses
 
 from models.kvformat import SegmentId
 from models.kvindex import KvIndex
+from models.sqlite import sqlite3
 
 ROOT = b"r" * 32
 FIRST = SegmentId(b"f" * 32, ROOT, 0, (1, 2))
