@@ -82,7 +82,7 @@ class EngineProcess:
                 yield event
 
     async def prepare(self, prompt: Prompt) -> AsyncIterator[Event]:
-        """Make a history resident: `Progress`*, then `Prepared` or `Failed` ('cancelled' too)."""
+        """Make a history resident: `Progress`*, `Prepared`, `Stored`; or `Failed` ('cancelled' too)."""
         async for event in self._loaded_request({"op": "prepare", "prompt": protocol.prompt_to_json(prompt)}):
             yield event
 

@@ -172,7 +172,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The finished turn's KV is on disk (or was not kept: 0 bytes). `tip` is the newest segment's key, hex."""
+    """The KV of what is resident now is on disk. `tip` is the newest segment's key, hex; None if nothing is kept."""
 
     kv_bytes_written: int
     fingerprint: str
@@ -206,7 +206,10 @@ class Engine(Protocol):
         ...
 
     def prepare(self, prompt: Prompt) -> AsyncIterator[Event]:
-        """Make a history resident before anything is asked: `Progress`*, then `Prepared` or `Failed`."""
+        """Make a history resident before anything is asked: `Progress`*, `Prepared`, `Stored`; or `Failed`.
+
+        What had to be prefilled is kept on disk, so that the next time it is restored.
+        """
         ...
 
     def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Event]:

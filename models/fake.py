@@ -186,6 +186,8 @@ class FakeEngine:
             self._begin(prompt)
             async for event in self._prefill(prompt, is_asked=False):
                 yield event
+                if isinstance(event, Prepared):
+                    yield self._stored(prompt)
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Event]:
         """Answer the last user message as scripted."""
@@ -293,11 +295,13 @@ class FakeEngine:
         self._context += run.ids[1:]
         tpot_s = (last_at - first_at) / (len(ids) - 1) if len(ids) > 1 else None
         yield Finished(reason, "".join(text), run, self._stats(prepared, len(ids), tpot_s, sampling))
-        if prompt.store_kv:
-            tip, new = self._disk.put(self._context)
-            yield Stored(new * KV_BYTES_PER_TOKEN, FINGERPRINT, tip)
-        else:
-            yield Stored(0, FINGERPRINT, None)
+        yield self._stored(prompt)
+
+    def _stored(self, prompt: Prompt) -> Stored:
+        if not (prompt.store_kv and self._context):
+            return Stored(0, FINGERPRINT, None)
+        tip, new = self._disk.put(self._context)
+        return Stored(new * KV_BYTES_PER_TOKEN, FINGERPRINT, tip)
 
     async def _pause(self, n: int) -> None:
         """Keep the pace, or hang where the script says so."""

@@ -173,7 +173,7 @@ class LocalEngine:
         return len(self._model.tokenize(text, False))
 
     def prepare(self, prompt: Prompt, emit: Emit) -> None:
-        """Make a history resident and keep what had to be prefilled. Emits `Prepared`, or `Failed` when cancelled."""
+        """Make a history resident and keep what had to be prefilled; emits the events of `Engine.prepare`."""
         runs = self._runs(prompt)
         tokens = _joined(runs)
         self._check_room(len(tokens))
@@ -182,8 +182,10 @@ class LocalEngine:
             emit(Failed("cancelled", "Stopped."))
             return
         emit(self._prepared(outcome, runs))
-        if prompt.store_kv and tokens:
-            self._residency.capture(_ends(runs), lambda _n_bytes, _tip: None)
+        if prompt.store_kv:
+            self._residency.capture(_ends(runs), self._stored(emit))
+        else:
+            self._stored(emit)(0, None)
 
     def generate(self, prompt: Prompt, sampling: Sampling, emit: Emit) -> None:
         """Answer a prompt; emits the events of `Engine.generate`, `Stored` from the KV writer's thread.
@@ -326,14 +328,14 @@ class LocalEngine:
             ),
         )
 
+    def _stored(self, emit: Emit) -> Callable[[int, str | None], None]:
+        return lambda n_bytes, tip: emit(Stored(n_bytes, self._fingerprint, tip))
+
     def _close_turn(
         self, prompt: Prompt, runs: tuple[TokenRun, ...], finished: Finished, emit: Emit, *, stored: bool
     ) -> None:
         """Evaluate the last sampled token and the closing glue, so that the next turn starts at a stored point."""
-
-        def done(n_bytes: int, tip: str | None) -> None:
-            emit(Stored(n_bytes, self._fingerprint, tip))
-
+        done = self._stored(emit)
         if not (stored and prompt.store_kv):
             done(0, None)
             return

@@ -101,6 +101,7 @@ class Worker:
             raise EngineError("The model is not loaded.")
         elif op == "prepare":
             self._engine.prepare(protocol.prompt_from_json(request["prompt"]), emit)
+            return  # like that of `generate`, its end is `Stored`
         elif op == "generate":
             prompt = protocol.prompt_from_json(request["prompt"])
             self._engine.generate(prompt, protocol.sampling_from_json(request["sampling"]), emit)

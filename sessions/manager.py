@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING
 
-from models.engine import Engine, Event, Failed, Prepared, Prompt, Sampling
+from models.engine import Engine, Event, Failed, Prepared, Prompt, Sampling, Stored
 from models.errors import EngineError
 from sessions.conversation import Message, Session, SessionSummary
 from sessions.errors import BadRequest, SessionClosed
@@ -127,7 +127,7 @@ class SessionManager:
                 return
             self._is_opening = True
             try:
-                async with aclosing(self._prepare(history)) as events:
+                async with aclosing(self._prepare(session_id, history)) as events:
                     async for event in events:
                         yield event
             finally:
@@ -195,16 +195,19 @@ class SessionManager:
             messages.append(self._store.add_answer(session_id, "", "interrupted", run=None))
         return prompt_messages(messages)
 
-    async def _prepare(self, history: list[Message]) -> AsyncGenerator[Event, None]:
+    async def _prepare(self, session_id: str, history: list[Message]) -> AsyncGenerator[Event, None]:
         prepared = self._engine.prepare(Prompt(entries(history)))
         is_over = False
         try:
             async for event in prepared:
-                is_over = isinstance(event, Prepared | Failed)
+                is_over = isinstance(event, Stored | Failed)
+                if isinstance(event, Stored):
+                    self._store.record_kv(session_id, fingerprint=event.fingerprint, tip=event.tip)
+                    return
                 if isinstance(event, Prepared) and (runs := missing_runs(history, event)):
                     self._store.add_runs(runs)
                 yield event
-                if self._n_waiting:
+                if self._n_waiting and not isinstance(event, Prepared):  # after that only `Stored` is to come
                     return
         except EngineError as error:
             is_over = True

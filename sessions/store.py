@@ -209,20 +209,25 @@ class Store:
 
     # --- KV ---
 
-    def record_kv(self, answer_id: int, *, fingerprint: str, tip: str | None, kv_bytes_written: int) -> None:
-        """Keep the newest KV segment's key (hex) of the answer's conversation, and what the turn wrote."""
+    def record_kv(self, session_id: str, *, fingerprint: str, tip: str | None) -> None:
+        """Keep the key (hex) of a conversation's newest KV segment, so that deleting finds it."""
+        known = "SELECT 1 FROM kv_tips WHERE session_id = ? AND fingerprint = ? AND tip = ?"
+        if tip is None or self._rows(known, session_id, fingerprint, tip):
+            return
         with self._transaction() as db:
             db.execute(
-                """UPDATE answer_stats SET stats = json_set(stats, '$.kv_bytes_written', ?)
-                    WHERE message_id = ?""",
-                [kv_bytes_written, answer_id],
+                """INSERT INTO kv_tips VALUES (?, ?, ?)
+                    ON CONFLICT (session_id, fingerprint) DO UPDATE SET tip = excluded.tip""",
+                [session_id, fingerprint, tip],
             )
-            if tip is not None:
-                db.execute(
-                    """INSERT INTO kv_tips SELECT session_id, ?, ? FROM messages WHERE id = ?
-                        ON CONFLICT (session_id, fingerprint) DO UPDATE SET tip = excluded.tip""",
-                    [fingerprint, tip, answer_id],
-                )
+
+    def record_kv_bytes(self, answer_id: int, n_bytes: int) -> None:
+        """Keep what an answer's turn wrote to the KV store."""
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE answer_stats SET stats = json_set(stats, '$.kv_bytes_written', ?) WHERE message_id = ?",
+                [n_bytes, answer_id],
+            )
 
     def tips(self) -> tuple[list[str], list[str]]:
         """Return the KV tips (hex) of deleted conversations, and those of all others."""

@@ -174,12 +174,8 @@ class Turn:
             case Finished():
                 self._finish(event)
             case Stored() if self._answer:
-                self._store.record_kv(
-                    self._answer.id,
-                    fingerprint=event.fingerprint,
-                    tip=event.tip,
-                    kv_bytes_written=event.kv_bytes_written,
-                )
+                self._store.record_kv(self.session_id, fingerprint=event.fingerprint, tip=event.tip)
+                self._store.record_kv_bytes(self._answer.id, event.kv_bytes_written)
             case Failed() if not self.is_settled:
                 self._fail(event)
 

@@ -51,8 +51,10 @@ def after(prompt: Prompt, events: list[Event]) -> tuple[Entry, ...]:
 
 
 async def test_it_keeps_the_order_of_the_contract() -> None:
-    """A turn is Progress, Prepared, Pieces, Finished, Stored."""
-    events = await drain(FakeEngine(lambda _: "ab").generate(ask("hi"), Sampling()))
+    """A turn is Progress, Prepared, Pieces, Finished, Stored; the events of loading come before the first."""
+    engine = FakeEngine(lambda _: "ab")
+    assert isinstance((await drain(engine.generate(ask("lo"), Sampling())))[3], Loaded)
+    events = await drain(engine.generate(ask("hi"), Sampling()))
     kinds = [type(event) for event in events]
     assert kinds == [Progress, Prepared, Piece, Piece, Finished, Stored]
 
@@ -185,6 +187,7 @@ async def test_cancel_keeps_what_was_said() -> None:
 async def test_cancel_ends_a_prefill() -> None:
     """Cancelled between two chunks, a generation is Finished without text and a preparation is Failed."""
     engine = FakeEngine()
+    await drain(engine.load())
     long = ask("x" * 2000)
     kinds = []
     for events in (engine.generate(long, Sampling()), engine.prepare(long)):

@@ -21,6 +21,7 @@ from models.fake import KV_BYTES_PER_TOKEN
 from sessions.conversation import Session
 from sessions.errors import BadRequest, SessionClosed, SessionNotFound, StoreError
 from sessions.journal import Journal, recover
+from sessions.manager import SessionManager
 from sessions.store import Store
 from tests.sessions.helpers import GREEDY, Clock, FakeDisk, FakeEngine, crash_copy, drain, make_manager
 
@@ -297,6 +298,17 @@ async def test_sends_wait_in_line(store: Store) -> None:
     one, other = manager.new(), manager.new()
     await asyncio.gather(drain(manager.send(one.id, "one", GREEDY)), drain(manager.send(other.id, "two", GREEDY)))
     assert [said(store, session)[1][1] for session in (one, other)] == ["one", "two"]
+
+
+async def test_what_an_open_stored_is_forgotten_too(store: Store, session: Session) -> None:
+    """A history that opening put on disk leaves with the conversation, though no turn was had since."""
+    await drain(make_manager(store, FakeEngine()).send(session.id, "question", GREEDY))
+    disk = FakeDisk()
+    manager = SessionManager(store, FakeEngine(disk=disk), forget_kv=lambda dead, _alive: disk.forget(dead))
+    assert not any(isinstance(event, Stored) for event in await drain(manager.open(session.id)))
+    assert len(disk) == 1
+    manager.delete_forever(session.id)
+    assert len(disk) == 0
 
 
 async def test_a_send_ends_an_open(store: Store, session: Session) -> None:

@@ -90,8 +90,9 @@ def test_kv_tips_keep_the_newest_of_each_model(store: Store) -> None:
     session = store.create_session()
     answer = store.add_answer(session.id, "a", "complete", run=None, stats=TurnStats(ttft_s=1.0))
     for fingerprint, tip in (("f1", "t1"), ("f2", "t2"), ("f1", "t3")):
-        store.record_kv(answer.id, fingerprint=fingerprint, tip=tip, kv_bytes_written=9)
+        store.record_kv(session.id, fingerprint=fingerprint, tip=tip)
     assert store.tips() == ([], ["t2", "t3"])
+    store.record_kv_bytes(answer.id, 9)
     assert store.messages(session.id)[0].stats == TurnStats(ttft_s=1.0, kv_bytes_written=9)
 
 
@@ -99,8 +100,8 @@ def test_purging_leaves_no_trace_of_the_text(store: Store) -> None:
     """After a purge the words are in no file of the data folder; the KV tips wait to be forgotten."""
     session = store.create_session(system="kumquat")
     store.add_question(session.id, "kumquat " * 2000, title="kumquat")
-    answer = store.add_answer(session.id, "kumquat", "complete", run=RUN, stats=TurnStats())
-    store.record_kv(answer.id, fingerprint="f", tip="t", kv_bytes_written=1)
+    store.add_answer(session.id, "kumquat", "complete", run=RUN, stats=TurnStats())
+    store.record_kv(session.id, fingerprint="f", tip="t")
     (store.path.parent / "chat.db.v1.bak").write_bytes(b"kumquat")
     store.purge(session.id)
     files = [path for path in store.path.parent.rglob("*") if path.is_file()]
