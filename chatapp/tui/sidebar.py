@@ -35,7 +35,10 @@ class Sidebar(OptionList):
     def show(
         self, summaries: list[SessionSummary], *, current: str | None, running: frozenset[str], now: float
     ) -> None:
-        """Fill the list, if anything changed; the highlighted row stays the same conversation."""
+        """Fill the list, if anything changed.
+
+        While the list has the focus the highlighted row stays the same conversation; else it is the current one.
+        """
         options: list[Option] = []
         rows: list[object] = []
         last_group: str | None = None
@@ -49,10 +52,10 @@ class Sidebar(OptionList):
             row = _row(summary, is_current=session.id == current, is_running=session.id in running, now=now)
             options.append(Option(row, id=session.id))
             rows.append((session.id, row))
-        if tuple(rows) == self._rows:
+        kept = (self.chosen if self.has_focus else None) or current
+        if tuple(rows) == self._rows and kept == self.chosen:
             return
         self._rows = tuple(rows)
-        kept = self.chosen or current
         self.set_options(options)
         if kept is not None and any(option.id == kept for option in options):
             self.highlighted = self.get_option_index(kept)
