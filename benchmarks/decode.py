@@ -1,7 +1,8 @@
 """Decode speed through the whole product against the bare loop, alternating in one run.
 
-`python benchmarks/decode.py [--tokens 128] [--repeats 5]` prints one JSON object. Both sides run the starter
-model with the same prompt, settings and greedy sampling; `product_ratio` is product speed / bare speed.
+`python benchmarks/decode.py [--tokens 128] [--repeats 15]` prints one JSON object. Both sides run the starter
+model with the same prompt, settings and greedy sampling. `product_ratio` is product speed / bare speed: the
+median over pairs of neighbouring runs, because the speed of a shared machine drifts.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--flash-attention", choices=("on", "off"), default="off")
     options = parser.parse_args()
@@ -46,14 +47,14 @@ def main() -> None:
             bare.append(_json(loop))
             product.append(_json(["-m", "chatapp", "run", _QUESTION, *flags]))
     # The first of each reads the model into the page cache.
-    bare_s = statistics.median(run["tpot_s"] for run in bare[1:])
-    product_s = statistics.median(run["stats"]["tpot_s"] for run in product[1:])
+    bare_times = [run["tpot_s"] for run in bare[1:]]
+    product_times = [run["stats"]["tpot_s"] for run in product[1:]]
     figures = {
         "tokens": len(product[-1]["token_ids"]),
         "equal_tokens": product[-1]["token_ids"] == bare[-1]["token_ids"][: len(product[-1]["token_ids"])],
-        "bare_tpot_s": bare_s,
-        "product_tpot_s": product_s,
-        "product_ratio": bare_s / product_s,
+        "bare_tpot_s": statistics.median(bare_times),
+        "product_tpot_s": statistics.median(product_times),
+        "product_ratio": statistics.median(b / p for b, p in zip(bare_times, product_times, strict=True)),
         "threads": options.threads,
         "flash_attention": options.flash_attention == "on",
     }

@@ -40,7 +40,7 @@ from models.template import Glue, assistant_glue, probe, tokenize_entries
 from models.tuner import Tuning, cores, tune
 
 # A token is a few milliseconds of work; announcing each would wake the screen on a core that decodes.
-_PIECE_INTERVAL_S = 0.04
+_PIECE_INTERVAL_S = 0.08
 
 Emit = Callable[[Event], None]
 
