@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from blake3 import blake3
+
+from models.cachefile import write_atomically
 
 _CHUNK = 1 << 24
 
@@ -72,17 +72,3 @@ def weights_hash(path: Path, cache_dir: Path, progress: Callable[[int, int], Non
     digest = hasher.hexdigest()
     write_atomically(note, digest.encode())
     return digest
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a small private cache file (mode 0600); failing to write a cache is not an error."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-        temporary.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()

@@ -14,15 +14,14 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from models.cachefile import write_atomically
 from models.engine import Entry, Role, TokenRun
 from models.errors import TemplateError
 
@@ -370,15 +369,4 @@ def _read_cache(path: Path) -> Glue | None:
 
 def _write_cache(path: Path, glue: Glue) -> None:
     fields = asdict(glue)
-    text = json.dumps({"sha256": _digest(fields), "glue": fields}, indent=1)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    except OSError:  # a cache that cannot be written only costs the next load 0.3 s
-        return
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).replace(path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
+    write_atomically(path, json.dumps({"sha256": _digest(fields), "glue": fields}, indent=1).encode())

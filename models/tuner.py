@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from models.cachefile import write_atomically
 from models.errors import EngineError, ModelError
-from models.fingerprint import write_atomically
 from models.llama import BUILD, Context, ContextSettings, Model
 
 _DEPTH = 2_048

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from blake3 import blake3
 
-from models.fingerprint import Fingerprint, weights_hash, write_atomically
+from models.fingerprint import Fingerprint, weights_hash
 from tests.models.helpers import FINGERPRINT, changed
 
 OTHER: dict[type, Any] = {str: "other", int: 12_345, float: 0.25, bool: True}
@@ -62,17 +62,9 @@ def test_a_damaged_note_is_hashed_anew(tmp_path: Path, junk: bytes) -> None:
     assert digest == blake3(b"weights").hexdigest() == note.read_text()
 
 
-def test_notes_are_private(tmp_path: Path) -> None:
-    """Mode 0600, and no temporary file is left."""
-    write_atomically(tmp_path / "notes" / "a", b"1")
-    assert (tmp_path / "notes" / "a").stat().st_mode & 0o777 == 0o600
-    assert [path.name for path in (tmp_path / "notes").iterdir()] == ["a"]
-
-
 def test_a_note_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     """A file in the place of the cache folder only costs the next run a measurement."""
     (tmp_path / "cache").write_bytes(b"")
-    write_atomically(tmp_path / "cache" / "a", b"1")
     model = tmp_path / "model.gguf"
     model.write_bytes(b"weights")
     digest = weights_hash(model, tmp_path / "cache", lambda _done, _total: None)
