@@ -262,7 +262,4 @@ class EngineProcess:
             stream.put_nowait(None)
 
     def _death(self) -> str:
-        return (
-            "The engine process ended unexpectedly; what was said is safe, and the next message starts it again "
-            f"(log: {self.log_path})."
-        )
+        return f"The engine process ended unexpectedly; what was said is safe (its log: {self.log_path})."
