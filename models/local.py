@@ -79,6 +79,11 @@ class LocalEngine:
         tuning = self._tuning(settings, weights, emit)
         shape = self._model.kv_shape
         n_ctx = settings.n_ctx or default_context(self._model.n_ctx_train, shape.bytes_per_token, _available_memory())
+        if n_ctx > self._model.n_ctx_train:
+            raise ModelError(
+                f"This model was trained for a context of {self._model.n_ctx_train:,} tokens and writes nonsense "
+                f"beyond it; choose --ctx up to that, not {n_ctx:,}."
+            )
         self._context = Context(self._model, ContextSettings(n_ctx, tuning.flash_attention, tuning.threads))
         fingerprint = Fingerprint(
             weights=weights,

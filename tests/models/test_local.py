@@ -363,6 +363,12 @@ def test_kv_that_cannot_be_kept_is_noted(warm_root: Path, tmp_path: Path, native
     assert one(Stored, events) == Stored(0, engine.info.fingerprint, None)
 
 
+def test_a_context_beyond_the_trained_one_is_refused(warm_root: Path) -> None:
+    """The model would answer nonsense there without an error."""
+    with pytest.raises(ModelError, match="trained for a context of 8,192 tokens"):
+        LocalEngine(local_settings(warm_root, n_ctx=8193), lambda _event: None)
+
+
 def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
     """Nothing is loaded, nothing is emitted."""
     events: list[Event] = []
