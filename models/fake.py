@@ -13,7 +13,8 @@ import codecs
 import hashlib
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -178,26 +179,16 @@ class FakeEngine:
 
     async def prepare(self, prompt: Prompt) -> AsyncIterator[Event]:
         """Make a history resident."""
-        async for event in self._load_first():
-            yield event
-        if self._info is None:
-            return
-        async with self._queue:
-            self._begin(prompt)
-            async for event in self._prefill(prompt, is_asked=False):
+        async with aclosing(self._resident(prompt, is_asked=False)) as events:
+            async for event in events:
                 yield event
                 if isinstance(event, Prepared):
                     yield self._stored(prompt)
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Event]:
         """Answer the last user message as scripted."""
-        async for event in self._load_first():
-            yield event
-        if self._info is None:
-            return
-        async with self._queue:
-            self._begin(prompt)
-            async for event in self._prefill(prompt, is_asked=True):
+        async with aclosing(self._resident(prompt, is_asked=True)) as events:
+            async for event in events:
                 yield event
                 if isinstance(event, Prepared):
                     async for later in self._decode(prompt, sampling, event):
@@ -215,14 +206,18 @@ class FakeEngine:
         """Stop what runs; the disk stays."""
         self._cancelled.set()
 
-    async def _load_first(self) -> AsyncIterator[Event]:
+    async def _resident(self, prompt: Prompt, *, is_asked: bool) -> AsyncGenerator[Event, None]:
+        """Load if need be, then prefill; holds the queue until it is closed."""
         if self._info is None:
             async for event in self.load():
                 yield event
-
-    def _begin(self, prompt: Prompt) -> None:
-        self.prompts.append(prompt)
-        self._cancelled.clear()
+                if isinstance(event, Failed):
+                    return
+        async with self._queue:
+            self.prompts.append(prompt)
+            self._cancelled.clear()
+            async for event in self._prefill(prompt, is_asked=is_asked):
+                yield event
 
     async def _prefill(self, prompt: Prompt, *, is_asked: bool) -> AsyncIterator[Event]:
         started = self._clock()

@@ -1,4 +1,4 @@
-"""The index of KV segments: its own SQLite file, rebuildable from the segment files, never the only copy."""
+"""The index of KV segments: its own SQLite file, which holds nothing that the segment files do not."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class KvIndex:
         try:
             self._db = Database(connection)
             self._db.conn.execute("PRAGMA journal_mode=WAL")
-            # The index can be rebuilt from the files, so it need not wait for the disk.
+            # Losing a row costs a prefill, so it need not wait for the disk.
             self._db.conn.execute("PRAGMA synchronous=NORMAL")
             self._db.conn.executescript(_SCHEMA)
         except sqlite3.Error:

@@ -107,6 +107,8 @@ class Residency:
             segment = hit.segment
             position = len(context.tokens)
             if hit.end > position:
+                if context.is_cancelled:
+                    return None  # the prefill that follows ends for the same reason
                 report("restore", position, total)
                 try:
                     payload = next(payloads)

@@ -28,6 +28,11 @@ class FakeContext:
         self.cancel_at: int | None = None
         self.refuses = False
 
+    @property
+    def is_cancelled(self) -> bool:
+        """True once as many tokens are resident as the test lets through."""
+        return self.cancel_at is not None and len(self.tokens) >= self.cancel_at
+
     def prefill(self, tokens: Sequence[int], progress: Callable[[int], None]) -> bool:
         """Append tokens, up to where it is cancelled."""
         allowed = tokens if self.cancel_at is None else tokens[: max(0, self.cancel_at - len(self.tokens))]
@@ -200,6 +205,19 @@ def test_switching_back_restores(start: Start) -> None:
     program.turn(SYSTEM + ONE)
     program.turn(TWO + THREE)
     assert counts(program.ensure(SYSTEM + ONE, n_history=60)) == (0, 60, 0)
+
+
+def test_a_stop_ends_a_restore(start: Start) -> None:
+    """Segments that were not loaded yet are left on disk; what was loaded stays and the rest is restored later."""
+    start().turn(SYSTEM + ONE + TWO)
+    program = start()
+    program.context.cancel_at = 30
+    outcome = program.ensure(SYSTEM + ONE + TWO, n_history=90)
+    assert (outcome.is_complete, program.context.n_evaluated) == (False, 0)
+    n_loaded = len(program.context.tokens)
+    assert 30 <= n_loaded < 90
+    program.context.cancel_at = None
+    assert counts(program.ensure(SYSTEM + ONE + TWO, n_history=90)) == (n_loaded, 90 - n_loaded, 0)
 
 
 def test_a_restore_waits_for_what_is_still_being_written(start: Start) -> None:
