@@ -34,14 +34,19 @@ def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
 folder_options = _options(
     click.option("--data-dir", type=click.Path(path_type=Path), help="Folder of the conversations."),
     click.option("--cache-dir", type=click.Path(path_type=Path), help="Folder of what can be computed again."),
+    click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Settings in TOML."),
     click.option("--engine", hidden=True),
 )
 engine_options = _options(
     click.option("--model", type=click.Path(path_type=Path), help="GGUF file; default: the starter model."),
-    click.option("--ctx", "n_ctx", type=click.IntRange(min=1), help="Context size in tokens."),
+    click.option("--ctx", type=click.IntRange(min=1), help="Context size in tokens."),
     click.option("--gpu-layers", type=click.IntRange(min=-1), help="Layers on the GPU; -1: all. Default: 0."),
     click.option("--threads", type=click.IntRange(min=1), help="CPU threads; default: the measured best."),
     click.option("--flash-attention", type=click.Choice(["auto", "on", "off"]), help="Default: auto, measured."),
+    click.option("--kv/--no-kv", default=None, help="Keep KV on disk, or not. Default: --kv."),
+    click.option("--kv-budget", metavar="SIZE", help="At most so much KV on disk, such as 20GiB."),
+    click.option("--kv-type", type=click.Choice(["f16", "q8_0"]), help="Precision of KV. Default: f16."),
+    click.option("--lora", multiple=True, metavar="PATH[=SCALE]", help="LoRA adapter; may be repeated."),
     folder_options,
 )
 sampling_options = _options(
@@ -213,6 +218,90 @@ _change_command(
 
 
 @cli.group()
+def kv() -> None:
+    """See, check and delete the KV that is kept on disk."""
+
+
+@kv.command("status")
+@json_option
+@folder_options
+@click.pass_context
+def show_kv(context: click.Context, /, as_json: bool, **flags: Any) -> None:
+    """Show what is stored, of which models and conversations, and the limits."""
+    from chatapp.kv import show_status
+
+    settings = _settings(context, flags)
+    tips: dict[str, list[tuple[str, str]]] = {}
+    titles: dict[str, str] = {}
+    if (settings.data_dir / "chat.db").exists():
+        with _store(context, flags) as store:
+            tips = store.kv_tips()
+            titles = {session_id: store.session(session_id).title for session_id in tips}
+    show_status(settings, tips, titles, as_json=as_json)
+
+
+@kv.command("verify")
+@click.option("--repair", is_flag=True, help="Set damaged files aside and mend the index.")
+@json_option
+@folder_options
+@click.pass_context
+def verify_kv(context: click.Context, /, repair: bool, as_json: bool, **flags: Any) -> None:
+    """Read everything that is stored and say what is wrong; exit code 1 if anything is."""
+    from chatapp.kv import check
+
+    context.exit(0 if check(_settings(context, flags), repair=repair, as_json=as_json) else 1)
+
+
+@kv.command("prune")
+@click.option("--to", "size", metavar="SIZE", help="Such as 5GiB; default: the budget.")
+@json_option
+@folder_options
+@click.pass_context
+def prune_kv(context: click.Context, /, size: str | None, as_json: bool, **flags: Any) -> None:
+    """Delete what was least recently used until the rest fits, and what cannot be used any more."""
+    from chatapp.kv import prune_to
+    from chatapp.sizes import parse_size
+
+    try:
+        to_bytes = None if size is None else parse_size(size)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    prune_to(_settings(context, flags), to_bytes, as_json=as_json)
+
+
+@kv.command("clear")
+@click.option("--model", "model_name", metavar="M", help="Only of this model: name or fingerprint.")
+@click.option("--session", "session_id", metavar="ID", help="Only what this conversation alone has.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@folder_options
+@click.pass_context
+def clear_kv(
+    context: click.Context,
+    /,
+    model_name: str | None,
+    session_id: str | None,
+    yes: bool,
+    as_json: bool,
+    **flags: Any,
+) -> None:
+    """Delete stored KV: all of it, or that of one model or conversation. Conversations stay."""
+    from chatapp import kv as stored
+
+    settings = _settings(context, flags)
+    if model_name is not None and session_id is not None:
+        raise click.UsageError("--model and --session do not go together: give one of them.")
+    if session_id is not None:
+        with _store(context, flags) as store:
+            session, tips = store.find(session_id), store.kv_tips()
+        stored.clear_session(settings, session.id, session.title, tips, yes=yes, as_json=as_json)
+    elif model_name is not None:
+        stored.clear_model(settings, model_name, yes=yes, as_json=as_json)
+    else:
+        stored.clear_all(settings, yes=yes, as_json=as_json)
+
+
+@cli.group()
 def bench() -> None:
     """Measure on this machine."""
 
@@ -240,7 +329,7 @@ def _open_window(settings: Settings, session_id: str | None) -> None:
 
 def _settings(context: click.Context, flags: dict[str, Any]) -> Settings:
     """Settings of a command: its own flags before those given ahead of it."""
-    own = {name: value for name, value in flags.items() if value is not None}
+    own = {name: value for name, value in flags.items() if value is not None and value != ()}
     try:
         return load_settings({**(context.obj or {}), **own})
     except ConfigError as error:

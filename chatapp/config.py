@@ -1,18 +1,22 @@
-"""Settings: flags before environment before defaults. The only reader of the environment."""
+"""Settings: flags before environment before file before defaults. The only reader of the environment."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import platformdirs
 
+from chatapp.values import ENGINE, LORAS, PATH, SIZE, SWITCH, Kind, choice, whole
+from models.kvsettings import DEFAULT_KV, KvSettings
+
 FlashAttention = Literal["auto", "on", "off"]
+KvType = Literal["f16", "q8_0"]
 DEBUG = "CHATAPP_DEBUG"
+CONFIG = "CHATAPP_CONFIG"
 
 
 class ConfigError(Exception):
@@ -25,6 +29,7 @@ class Settings:
 
     `model` None is the starter model, `n_ctx` None the default for this machine, `threads` None the measured
     best. `engine` is `llama`, or `fake` for demonstrations and tests (`fake:50` answers 50 tokens a second).
+    `kv_type` is how KV is held in memory and on disk; `loras` are adapters with their strengths.
     """
 
     data_dir: Path
@@ -35,28 +40,82 @@ class Settings:
     threads: int | None = None
     flash_attention: FlashAttention = "auto"
     engine: str = "llama"
+    kv: KvSettings = DEFAULT_KV
+    kv_type: KvType = "f16"
+    loras: tuple[tuple[Path, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where one setting comes from and goes to.
+
+    Its flag is `--name`, its variable `CHATAPP_NAME`; `key` is its place in the file (None: not settable there),
+    `target` the field of `Settings`, or of its `kv`.
+    """
+
+    name: str
+    key: str | None
+    target: str
+    kind: Kind
+
+    @property
+    def flag(self) -> str:
+        """As it is written on the command line, where that has it."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return f"CHATAPP_{self.name.upper()}"
+
+
+SETTINGS = (
+    Setting("data_dir", "data_dir", "data_dir", PATH),
+    Setting("cache_dir", "cache_dir", "cache_dir", PATH),
+    Setting("model", "model", "model", PATH),
+    Setting("ctx", "ctx", "n_ctx", whole(1)),
+    Setting("gpu_layers", "gpu_layers", "gpu_layers", whole(-1)),
+    Setting("threads", "threads", "threads", whole(1)),
+    Setting("flash_attention", "flash_attention", "flash_attention", choice("auto", "on", "off")),
+    Setting("kv_type", "kv_type", "kv_type", choice("f16", "q8_0")),
+    Setting("lora", "lora", "loras", LORAS),
+    Setting("kv", "kv.enabled", "kv.enabled", SWITCH),
+    Setting("kv_budget", "kv.budget", "kv.budget_bytes", SIZE),
+    Setting("kv_free_floor", "kv.free_floor", "kv.free_floor_bytes", SIZE),
+    Setting("kv_daily_limit", "kv.daily_limit", "kv.daily_bytes", SIZE),
+    Setting("engine", None, "engine", ENGINE),
+)
+"""All settings."""
+
+_KEYS = tuple(setting.key for setting in SETTINGS if setting.key)
 
 
 def load_settings(flags: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Settings:
-    """Combine flags (None: not given) with `CHATAPP_*` variables and defaults. Raises `ConfigError`."""
+    """Combine flags (None and (): not given) with `CHATAPP_*` variables, the settings file and defaults.
+
+    An empty variable counts as unset. Only the values that win are looked at. Raises `ConfigError`.
+    """
     environ = os.environ if environ is None else environ
-
-    def pick(flag: str, variable: str) -> Any:
-        value = flags.get(flag)
-        return value if value is not None else environ.get(f"CHATAPP_{variable}") or None
-
-    engine = _engine(pick("engine", "ENGINE") or "llama")
-    gpu_layers = _whole(pick("gpu_layers", "GPU_LAYERS"), "CHATAPP_GPU_LAYERS", least=-1)
-    return Settings(
-        data_dir=_folder(pick("data_dir", "DATA_DIR")) or platformdirs.user_data_path("chatapp", False),
-        cache_dir=_folder(pick("cache_dir", "CACHE_DIR")) or platformdirs.user_cache_path("chatapp", False),
-        model=_folder(pick("model", "MODEL")),
-        n_ctx=_whole(pick("n_ctx", "CTX"), "CHATAPP_CTX", least=1),
-        gpu_layers=0 if gpu_layers is None else gpu_layers,
-        threads=_whole(pick("threads", "THREADS"), "CHATAPP_THREADS", least=1),
-        flash_attention=_flash_attention(pick("flash_attention", "FLASH_ATTENTION") or "auto"),
-        engine=engine,
-    )
+    path, file = _file(flags.get("config"), environ)
+    given: dict[str, Any] = {}
+    for setting in SETTINGS:
+        flag, text = flags.get(setting.name), environ.get(setting.variable)
+        if flag is not None and flag != ():
+            given[setting.target] = _parse(setting, flag, setting.flag)
+        elif text:
+            given[setting.target] = _parse(setting, text, setting.variable)
+        elif setting.key in file:
+            given[setting.target] = _parse_from_file(setting, file[setting.key], path)
+    kv = {target.removeprefix("kv."): given.pop(target) for target in list(given) if target.startswith("kv.")}
+    given.setdefault("data_dir", platformdirs.user_data_path("chatapp", False))
+    given.setdefault("cache_dir", platformdirs.user_cache_path("chatapp", False))
+    settings = Settings(kv=KvSettings(**kv), **given)
+    if settings.kv_type != "f16" and settings.flash_attention == "off":
+        raise ConfigError(
+            f"KV of type {settings.kv_type} needs flash attention: "
+            "set --flash-attention to auto or on, or --kv-type to f16."
+        )
+    return settings
 
 
 def is_debug() -> bool:
@@ -64,30 +123,72 @@ def is_debug() -> bool:
     return bool(os.environ.get(DEBUG))
 
 
-def _folder(value: str | Path | None) -> Path | None:
-    return Path(value).expanduser().absolute() if value else None
-
-
-def _whole(value: int | str | None, variable: str, *, least: int) -> int | None:
-    if value is None or isinstance(value, int):
-        return value
+def _parse(setting: Setting, value: Any, where: str, base: Path = Path()) -> Any:
     try:
-        number = int(value)
-    except ValueError:
-        number = least - 1
-    if number < least:
-        raise ConfigError(f"{variable} must be a whole number of at least {least}, not {value!r}.")
-    return number
+        return setting.kind.parse(value, base)
+    except (ValueError, OverflowError) as exc:
+        shown = list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
+        raise ConfigError(f"{where} must be {setting.kind.expected}, not {shown!r}.") from exc
 
 
-def _engine(value: str) -> str:
-    if value not in ("llama", "fake") and not re.fullmatch(r"fake:[1-9]\d*", value):
-        raise ConfigError(f"There is no engine {value!r}: leave CHATAPP_ENGINE unset.")
-    return value
+def _parse_from_file(setting: Setting, value: Any, path: Path) -> Any:
+    where = f"{setting.key} in {path}"
+    if type(value) not in setting.kind.types:  # exactly: in Python, true is a whole number too
+        raise ConfigError(f"{where} must be {setting.kind.expected}, not {value!r}.")
+    return _parse(setting, value, where, path.parent)
 
 
-def _flash_attention(value: str) -> FlashAttention:
-    for choice in get_args(FlashAttention):
-        if value == choice:
-            return choice  # type: ignore[no-any-return]  # get_args forgets the type
-    raise ConfigError(f"CHATAPP_FLASH_ATTENTION must be auto, on or off, not {value!r}.")
+def _file(flag: Path | None, environ: Mapping[str, str]) -> tuple[Path, dict[str, Any]]:
+    """Return the settings file and its values by key; only one that nobody named may be missing."""
+    named = flag or environ.get(CONFIG)
+    if not named:
+        path = platformdirs.user_config_path("chatapp", False) / "config.toml"
+        return path, _values(path, _text(path) or "")
+    source = "--config" if flag else CONFIG
+    try:
+        path = PATH.parse(named, Path())
+    except ValueError as exc:
+        raise ConfigError(f"{source} must be {PATH.expected}, not {str(named)!r}.") from exc
+    text = _text(path)
+    if text is None:
+        raise ConfigError(f"There is no settings file {path}: create it, or leave {source} out.")
+    return path, _values(path, text)
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as exc:
+        raise ConfigError(f"{path} cannot be read ({exc.strerror}): mend it, or name another with --config.") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{path} is not UTF-8 text: save it as that, or name another with --config.") from exc
+
+
+def _values(path: Path, text: str) -> dict[str, Any]:
+    """Values by dotted key, all of them known."""
+    if not text:
+        return {}
+    import tomllib  # most starts have no file, and `--help` is to be there at once
+
+    try:
+        tree = tomllib.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise ConfigError(f"{path} is not valid TOML ({exc}): mend it, or name another with --config.") from exc
+    kv = tree.pop("kv", {})
+    if not isinstance(kv, dict):
+        raise ConfigError(f"kv in {path} must be a table: write [kv] and below it enabled = true or the like.")
+    values = tree | {f"kv.{name}": value for name, value in kv.items()}
+    for key in values:
+        if key not in _KEYS:
+            raise ConfigError(f"{path} has the unknown key {key!r}: {_way_out(key)}.")
+    return values
+
+
+def _way_out(key: str) -> str:
+    """What somebody who wrote `key` may have meant."""
+    import difflib
+
+    near = difflib.get_close_matches(key, (*_KEYS, "kv"), n=1)
+    return f"perhaps {near[0]!r} is meant" if near else f"the keys are {', '.join(_KEYS)}"

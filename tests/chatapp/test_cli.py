@@ -160,6 +160,51 @@ def test_the_environment_can_be_wrong_too(chatapp: Shell, monkeypatch: pytest.Mo
     assert "CHATAPP_CTX" in chatapp("run", "x", code=2)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "content", "sentence"),
+    [
+        (["run", "x", "--kv-budget", "lots"], "", "--kv-budget must be a size"),
+        (["run", "x", "--kv-type", "q4_0"], "", "--kv-type"),
+        (["run", "x", "--lora", "a=nan"], "", "--lora must be"),
+        (["run", "x", "--flash-attention", "off"], 'kv_type = "q8_0"', "needs flash attention"),
+        (["run", "x", "--config", "missing.toml"], "", "missing.toml"),
+        (["run", "x"], "ctx = 'many'", "ctx in "),
+        (["run", "x"], '"\\u001b[2J\\n" = 1', "unknown key"),
+        (["sessions", "list"], "ctxt = 1", "perhaps 'ctx' is meant"),
+    ],
+)
+def test_wrong_settings_are_one_sentence_and_exit_code_2(
+    chatapp: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], content: str, sentence: str
+) -> None:
+    """From flags and from the file, in every command."""
+    (tmp_path / "config.toml").write_text(content)
+    monkeypatch.setenv("CHATAPP_CONFIG", str(tmp_path / "config.toml"))
+    said = chatapp(*arguments, code=2)
+    assert sentence in said
+    assert len(said.splitlines()) == 1
+    assert "\x1b" not in said
+
+
+def test_the_file_is_read_and_flags_win(chatapp: Shell, tmp_path: Path) -> None:
+    """KV that the file switches off is switched on by a flag, before or behind the command."""
+    (tmp_path / "config.toml").write_text("[kv]\nenabled = false")
+    config = ["--config", str(tmp_path / "config.toml")]
+
+    def written(*arguments: str) -> bool:
+        return bool(chatapp.json(*arguments)["stats"]["kv_bytes_written"])
+
+    assert not written("run", "a", *config)
+    assert written(*config, "run", "b", "--kv")
+    assert written("--kv", *config, "run", "c")
+    assert not written("--kv", "run", "d", "--no-kv")
+
+
+def test_adapters_before_the_command_are_not_lost(chatapp: Shell) -> None:
+    """A flag that may be repeated counts as not given where it is not."""
+    assert "--lora must be" in chatapp("--lora", "a=nan", "run", "x", code=2)
+    assert chatapp("--lora", "a=nan", "run", "x", "--lora", "b=1") == echo("x")
+
+
 def test_errors_cannot_command_the_terminal(chatapp: Shell) -> None:
     """What the user typed is shown harmless in error messages."""
     assert "\x1b" not in chatapp("sessions", "show", "\x1b]0;x\x07", code=1)

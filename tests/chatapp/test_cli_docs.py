@@ -27,7 +27,7 @@ def test_every_command_and_flag_is_documented() -> None:
         for _, command in [("", cli), *commands(cli)]
         for parameter in command.params
         if isinstance(parameter, click.Option) and not parameter.hidden
-        for option in parameter.opts
+        for option in (*parameter.opts, *parameter.secondary_opts)
     }
     assert [name for name in names if name not in PAGE] == []
     assert sorted(flag for flag in flags - {"--version", "--output"} if flag not in PAGE) == []
@@ -35,7 +35,12 @@ def test_every_command_and_flag_is_documented() -> None:
 
 def test_every_flag_on_the_page_exists() -> None:
     """The page offers nothing that the program does not have."""
-    known = {option for _, command in [("", cli), *commands(cli)] for p in command.params for option in p.opts}
+    known = {
+        option
+        for _, command in [("", cli), *commands(cli)]
+        for parameter in command.params
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE)) - known == set()
 
 

@@ -1,0 +1,35 @@
+import os
+from collections.abc import Iterator
+
+import pytest
+
+MUTANTS_A_RUN = 200_000
+"""Damaged files that one run of the test of the container's reader makes."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How long to look for a damaged file that is accepted: `--mutants 10000000` takes minutes."""
+    parser.addoption(
+        "--mutants", type=int, default=MUTANTS_A_RUN, metavar="N", help="damaged KV files to try, rounded up to 200,000"
+    )
+    parser.addoption(
+        "--model-mutants", type=int, default=24, metavar="N", help="damaged KV folders that the real model answers from"
+    )
+    parser.addoption(
+        "--kv-kills", type=int, default=6, metavar="N", help="programs killed while they share a KV folder"
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A run of the reader's test, with a seed of its own, for each 200,000 of them."""
+    if "mutant_seed" in metafunc.fixturenames:
+        n_runs = -(-int(metafunc.config.getoption("--mutants")) // MUTANTS_A_RUN)
+        metafunc.parametrize("mutant_seed", range(20, 20 + n_runs))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_settings_file() -> Iterator[None]:
+    """The developer's own settings file means nothing to the tests, nor to the programs they start."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("CHATAPP_CONFIG", os.devnull)
+        yield
