@@ -11,6 +11,7 @@ from models.engine import Sampling
 from models.errors import EngineError, ModelError
 from models.llama import Context, ContextSettings, Model, Sampler
 from tests.models.helpers import KV_BYTES_PER_TOKEN, N_CTX
+from tests.models.tiny_models import build, build_lora
 
 SETTINGS = ContextSettings(N_CTX, flash_attention=False, threads=1)
 
@@ -233,6 +234,62 @@ def test_refused_rows_leave_a_clean_context(
     assert (other.tokens, end(other), end(other, 1)) == ([], 0, 0)
     prefill(other, tokens)
     assert logits(other, model, 7) == logits(context, model, 7)
+
+
+def test_rows_are_moved_to_the_front(context: Context, other: Context, model: Model, tokens: list[int]) -> None:
+    """Compaction of the starter's rows leaves logits that are those of the restored rows, bit for bit."""
+    prefill(context, tokens)
+    rows = context.export_rows(0, 40)
+    assert other.import_rows(memoryview(rows), 0, tokens, 0, 40)
+    assert context.compact()
+    assert (context.tokens, end(context), context.cells_end) == (tokens, 40, 40)
+    assert logits(context, model, 7) == logits(other, model, 7)
+    assert context.logits() == other.logits()
+    assert len(context.logits()) == model.n_vocab
+
+
+# --- adapters ---
+
+
+def adapted(base: Path, *loras: tuple[Path, float]) -> bytes:
+    """The logits of a fresh tiny model with adapters."""
+    model = Model(base, gpu_layers=0, progress=lambda _share: None, loras=loras)
+    context = Context(model, ContextSettings(256, flash_attention=False, threads=1))
+    try:
+        prefill(context, range(10, 40))
+        return context.logits().tobytes()
+    finally:
+        context.close()
+        model.close()
+
+
+def test_an_adapter_changes_the_model(tmp_path: Path, native_log: list[str]) -> None:
+    """LoRA adapters add up, by their scales; with scale 0 nothing changes."""
+    assert native_log is not None
+    base = build("dense", tmp_path)
+    one, two = build_lora(base, tmp_path, 1), build_lora(base, tmp_path, 2)
+    plain = adapted(base)
+    assert adapted(base, (one, 0.0)) == plain
+    found = [adapted(base, *loras) for loras in ([(one, 1.0)], [(one, 0.5)], [(two, 1.0)], [(one, 1.0), (two, 1.0)])]
+    assert len({plain, *found}) == 5
+    assert adapted(base, (one, 1.0)) == found[0]
+
+
+@pytest.mark.parametrize("fault", ["missing", "junk", "a model", "another model's"])
+def test_an_adapter_that_does_not_fit_is_one_sentence(tmp_path: Path, native_log: list[str], fault: str) -> None:
+    """The sentence names the file."""
+    assert native_log is not None
+    base = build("dense", tmp_path)
+    lora = tmp_path / "lora.gguf"
+    if fault == "junk":
+        lora.write_bytes(b"GGUF" + b"\xff" * 1000)
+    elif fault == "a model":
+        lora.write_bytes(base.read_bytes())
+    elif fault == "another model's":
+        lora.write_bytes(build_lora(base, tmp_path, 1).read_bytes())
+        base = build("moe", tmp_path)
+    with pytest.raises(ModelError, match=r"^lora\.gguf cannot be loaded"):
+        Model(base, gpu_layers=0, progress=lambda _share: None, loras=[(lora, 1.0)])
 
 
 # --- sampling ---
