@@ -6,13 +6,32 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from blake3 import blake3
 
 from models.cachefile import write_atomically
 
 _CHUNK = 1 << 24
+# The binding pins one build of llama.cpp; asked of the package's metadata, so that no native code is loaded for it.
+LLAMA_BUILD = f"llama-cpp-python {metadata.version('llama-cpp-python')}"
+_READABLE = {
+    "loras": "LoRA files and scales",
+    "kv_format": "KV file format",
+    "llama_build": "llama.cpp build",
+    "kv_heads": "KV heads",
+    "type_k": "KV type of K",
+    "type_v": "KV type of V",
+    "rope_base": "RoPE base",
+    "rope_scale": "RoPE scale",
+    "rope_scaling": "RoPE scaling",
+    "yarn": "YaRN",
+    "full_window_cache": "sliding window mode",
+    "rotation": "KV rotation",
+    "gpu_layers": "GPU layers",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +39,8 @@ class Fingerprint:
     """Every input that changes the bytes or the meaning of a KV row. Field names are what a user reads on a miss."""
 
     weights: str
+    loras: str
+    kv_format: int
     llama_build: str
     architecture: str
     layers: int
@@ -30,31 +51,41 @@ class Fingerprint:
     flash_attention: bool
     rope_base: float
     rope_scale: float
+    rope_scaling: str
+    yarn: str
     sliding_window: int
+    full_window_cache: bool
+    rotation: bool
+    tokenizer: str
     gpu_layers: int
 
     def digest(self) -> bytes:
         """SHA-256 over the named fields in canonical JSON (32 bytes): the root key of this generation's chains."""
-        return hashlib.sha256(b"chatapp-fingerprint-1\0" + self.to_json().encode()).digest()
+        canonical = json.dumps(self.fields(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(b"chatapp-fingerprint-2\0" + canonical.encode()).digest()
 
-    def to_json(self) -> str:
-        """The fields as canonical JSON."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+    def fields(self) -> dict[str, Any]:
+        """The fields by name, as JSON takes them."""
+        return asdict(self)
 
-    def difference(self, other_json: str) -> list[str]:
-        """Names of the fields in which a stored generation differs, readable."""
-        other = json.loads(other_json)
+    def difference(self, other: object) -> list[str]:
+        """Names of the fields in which another generation's differ, readable; of what is no generation: none."""
+        if not isinstance(other, dict):
+            return []
         mine = asdict(self)
-        return [f.name.replace("_", " ") for f in fields(self) if mine[f.name] != other.get(f.name)]
+        return [
+            _READABLE.get(f.name, f.name.replace("_", " ")) for f in fields(self) if mine[f.name] != other.get(f.name)
+        ]
 
 
 def weights_hash(path: Path, cache_dir: Path, progress: Callable[[int, int], None]) -> str:
-    """BLAKE3 of the model file, hex; computed once and remembered by path, size, mtime and inode.
+    """BLAKE3 of the model file, hex; computed once and remembered by path, size, times and inode.
 
-    `progress` receives (bytes done, bytes total). A file changed in place gets a new mtime or inode and is hashed anew.
+    `progress` receives (bytes done, bytes total). A file changed in place gets a new time or inode and is hashed anew.
     """
     stat = path.stat()
-    identity = f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}\0{stat.st_ino}"
+    # The change time cannot be set back by who edits a file in place and restores its modification time.
+    identity = f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}\0{stat.st_ino}\0{stat.st_ctime_ns}"
     note = cache_dir / "weights" / (hashlib.sha256(identity.encode()).hexdigest() + ".txt")
     try:
         known = note.read_text()

@@ -1,4 +1,4 @@
-"""KV segments on disk: look a token prefix up, read it verified, write new rows, forget what nobody reaches.
+"""KV segments on disk for one fingerprint: look a token prefix up, read it verified, write what is new.
 
 A library over files and their index. Any doubt is a miss with a reason; text never depends on it.
 """
@@ -8,27 +8,57 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from models import misses
+from models.engine import MemoryKind
 from models.fingerprint import Fingerprint
-from models.kvformat import SegmentDamaged, SegmentForeign, SegmentId, read_segment, write_segment
-from models.kvindex import IndexRow, KvIndex
+from models.kvbudget import limits_for, make_room
+from models.kvfolder import InUse, KvFolder, take_crashes
+from models.kvformat import (
+    HEADER_BYTES,
+    Buffer,
+    Part,
+    SegmentDamaged,
+    SegmentForeign,
+    SegmentId,
+    key_id,
+    read_segment,
+    root_key,
+    write_segment,
+)
+from models.kvindex import IndexRow, KvIndex, Loss
+from models.kvreconcile import reconcile
+from models.kvsettings import KvSettings
 from models.stats import common_prefix
 
 SEGMENT_BYTES = 16 << 20
 # A segment's file is a little larger than its rows: cells, header and token ids.
 _BUFFER_BYTES = SEGMENT_BYTES + (SEGMENT_BYTES >> 6)
+# Two threads read and verify ahead of the one payload that is being loaded: verification is the slowest part.
+_READERS = 2
+_RECONCILE_EVERY_S = 24 * 3600.0
+# An engine that died this often while loading one segment will do so again.
+_MAX_CRASHES = 2
+
+
+class KvUnusable(Exception):
+    """KV is not used for this generation; the message is the reason, without a full stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A stored segment of which the first `n_used` tokens match the wanted prefix."""
+    """A stored segment of which the first `n_used` tokens match the wanted prefix. Sizes in bytes, 0: not stored."""
 
     segment: SegmentId
     n_used: int
+    rows_bytes: int
+    state_bytes: int
 
     @property
     def is_whole(self) -> bool:
@@ -41,36 +71,107 @@ class Hit:
         return self.segment.start + self.n_used
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is stored of a wanted prefix.
+
+    `hits` is the chain up to the last point that can be restored, `n_matched` the tokens up to which any stored chain
+    agrees, `loss` why the segment behind the hits has no file any more, if that is where the chain ends.
+    """
+
+    hits: tuple[Hit, ...] = ()
+    n_matched: int = 0
+    loss: Loss | None = None
+    error: str | None = None
+
+    @property
+    def end(self) -> int:
+        """Tokens that can be restored."""
+        return self.hits[-1].end if self.hits else 0
+
+
 class KvStore:
-    """The segments of one fingerprint. Owned by the engine process; pruning and forgetting open it elsewhere too."""
+    """The segments of one fingerprint. Owned by the engine process; pruning and forgetting open the folder elsewhere.
 
-    def __init__(self, root: Path, mac_key: bytes, fingerprint: Fingerprint, *, clock: Callable[[], float]) -> None:
-        """`root` is the KV folder (made when missing). Raises OSError when it cannot be made."""
-        self._root = root
-        self._mac_key = mac_key
-        self._fingerprint = fingerprint
-        self._clock = clock
-        self._buffers = (bytearray(), bytearray())
-        self.root_key = fingerprint.digest()
-        self._index = KvIndex(root / "index.db")
-        self._index.remember_generation(self.root_key, fingerprint.to_json())
+    What a restore needs depends on the memory kind: a dense cache takes any part of a chain; a sliding window whole
+    segments; a hybrid one whole segments and the state at the end of the last; a recurrent one that state alone.
+    """
 
-    def lookup(self, tokens: Sequence[int]) -> list[Hit]:
-        """The longest stored chain along `tokens`: whole segments, then at most one that matches in part.
+    def __init__(
+        self,
+        root: Path,
+        mac_key: bytes,
+        fingerprint: Fingerprint,
+        *,
+        clock: Callable[[], float],
+        kind: MemoryKind = "dense",
+        settings: KvSettings | None = None,
+        model: dict[str, str] | None = None,
+    ) -> None:
+        """`root` is the KV folder (made when missing), `model` name and path to show in statistics.
 
-        Compares token ids, not only keys. An index that cannot be read holds nothing.
+        Raises OSError when the folder cannot be used, `KvUnusable` when loading from it has crashed before.
         """
-        try:
-            hits = self._longest_chain(tokens)
-            self._index.touch((hit.segment.key for hit in hits), self._clock())
-        except OSError:
-            return []
-        return hits
+        self.kind = kind
+        self._mac_key = mac_key
+        self._owner = key_id(mac_key)
+        self._fingerprint = fingerprint
+        self._settings = settings or KvSettings()
+        self._clock = clock
+        self.digest = fingerprint.digest()
+        self.root_key = root_key(self.digest, self._owner)
+        self._about = {"fields": fingerprint.fields(), "model": model or {}}
+        self._buffers = [bytearray() for _ in range(_READERS + 1)]
+        self._folder = KvFolder(root)
+        self._folder.make()
+        with self._folder.locked():
+            self._open_index()
+            try:
+                self._open()
+            except BaseException:
+                self._index.close()
+                raise
 
-    def _longest_chain(self, tokens: Sequence[int]) -> list[Hit]:
+    def _open(self) -> None:
+        if self._index.is_new:
+            reconcile(self._folder, self._index, self._clock())
+        self._folder.write_about(self.digest, self._about)
+        self._count_crashes()
+        self._limits = limits_for(self._settings, self._folder, self._index.total_bytes())
+        self._sign = InUse(self._folder)
+        with contextlib.suppress(OSError):
+            self._make_room(0)
+
+    def _count_crashes(self) -> None:
+        """Note engines that died while they loaded a segment; twice on the same one is enough."""
+        for fingerprint, key in take_crashes(self._folder):
+            notes = self._folder.notes(fingerprint)
+            crashes = _crashes(notes)
+            crashes[key.hex()] = crashes.get(key.hex(), 0) + 1
+            self._folder.write_notes(fingerprint, {**notes, "crashes": crashes})
+        if any(n >= _MAX_CRASHES for n in _crashes(self._folder.notes(self.digest)).values()):
+            raise KvUnusable(
+                "the engine died twice while it restored this model's KV; `chatapp kv clear` lets it try again"
+            )
+
+    # --- looking up ---
+
+    def lookup(self, tokens: Sequence[int]) -> Found:
+        """The longest stored chain along `tokens` that can be restored; compares token ids, not only keys."""
+        try:
+            found = self._longest_chain(tokens)
+            state = found.hits[-1].segment.key if found.hits and found.hits[-1].state_bytes else None
+            self._index.touch((hit.segment.key for hit in found.hits), self._clock(), state=state)
+        except OSError as exc:
+            return Found(error=exc.strerror or str(exc))
+        return found
+
+    def _longest_chain(self, tokens: Sequence[int]) -> Found:
         """Tries every branch: a segment that matches further in part must not hide a whole one that goes on."""
-        best: list[Hit] = []
-        open_chains: list[list[Hit]] = [[]]
+        best: tuple[Hit, ...] = ()
+        n_matched = 0
+        lost_to, loss = 0, None
+        open_chains: list[tuple[Hit, ...]] = [()]
         while open_chains:
             chain = open_chains.pop()
             parent, position = (chain[-1].segment.key, chain[-1].end) if chain else (self.root_key, 0)
@@ -79,99 +180,208 @@ class KvStore:
                 n = common_prefix(row.segment.tokens, rest)
                 if not n or row.segment.start != position:
                     continue
-                longer = [*chain, Hit(row.segment, n)]
-                if not best or (longer[-1].end, longer[-1].is_whole) > (best[-1].end, best[-1].is_whole):
+                n_matched = max(n_matched, position + n)
+                longer = (*chain, Hit(row.segment, n, row.rows_bytes, row.state_bytes))
+                end = longer[-1]
+                # Where only whole segments can be restored, one that matches in part would not have helped.
+                if row.loss and end.end > lost_to and (end.is_whole or self.kind == "dense"):
+                    lost_to, loss = end.end, row.loss
+                if not self._may_pass(row):
+                    continue
+                if self._may_end(end) and (not best or (end.end, end.is_whole) > (best[-1].end, best[-1].is_whole)):
                     best = longer
-                if longer[-1].is_whole:
+                if end.is_whole:
                     open_chains.append(longer)
-        return best
+        reached = best[-1].end if best else 0
+        return Found(best, n_matched, loss if lost_to > reached else None)
 
-    def read(self, segment: SegmentId) -> memoryview:
-        """The verified payload, valid until the read after the next.
+    def _may_pass(self, row: IndexRow) -> bool:
+        """True if a chain may go through this segment: a recurrent state replaces all rows before it."""
+        return row.rows_bytes > 0 or self.kind == "recurrent"
 
-        Raises `SegmentDamaged` (the file is set aside) or OSError.
+    def _may_end(self, hit: Hit) -> bool:
+        """True if the context can be restored up to the end of this match."""
+        if self.kind == "dense":
+            return True
+        return hit.is_whole and (self.kind == "sliding window" or hit.state_bytes > 0)
+
+    def why(self, found: Found) -> str | None:
+        """Why no more than `found` can be restored, in words; None if only because the texts part there.
+
+        Names the field when the same weights are stored under other settings.
         """
+        if found.error:
+            return misses.unreadable(found.error)
+        if found.loss == "evicted":
+            return misses.EVICTED
+        if found.loss == "vanished":
+            return misses.VANISHED
+        if found.loss == "damaged":
+            return misses.damaged("found earlier")
+        if found.n_matched > found.end and self.kind != "dense":
+            return misses.no_restore_point(found.end)
+        if found.n_matched:
+            return None
         try:
-            return read_segment(self._path(segment.key), segment, self._mac_key, self._room)
-        except SegmentDamaged:
-            self._quarantine(segment)
-            raise
-        except SegmentForeign as exc:
-            self._drop(segment)
+            stored = [key for key, n_bytes in self._index.generations().items() if n_bytes and key != self.digest]
+        except OSError as exc:
+            return misses.unreadable(exc.strerror or str(exc))
+        for digest in stored:
+            names = self._fingerprint.difference(self._folder.about(digest).get("fields"))
+            if names and "weights" not in names:
+                return misses.other_settings(names)
+        return misses.NOTHING
+
+    # --- reading ---
+
+    def read(self, segment: SegmentId, part: Part = "rows") -> memoryview:
+        """The verified payload in memory of its own. Raises `SegmentDamaged` (the file is set aside) or OSError."""
+        return self._read(segment, part, lambda n_bytes: memoryview(bytearray(n_bytes)))
+
+    def _read(self, segment: SegmentId, part: Part, allocate: Callable[[int], memoryview]) -> memoryview:
+        path = self._path(segment, part)
+        try:
+            return read_segment(path, segment, part, self._mac_key, allocate)
+        except (SegmentDamaged, SegmentForeign) as exc:
+            self.reject(segment, part)
             raise SegmentDamaged(str(exc)) from exc
         except OSError:
-            self._drop(segment)
+            self._lose(segment, part, "vanished")
             raise
 
-    def read_each(self, segments: Sequence[SegmentId]) -> Iterator[memoryview]:
+    def read_each(self, wanted: Sequence[tuple[SegmentId, Part]]) -> Iterator[memoryview]:
         """The payloads in order, each valid until the one after; raises like `read` when its turn comes.
 
-        The next one is read and verified in a thread while the caller loads the current one.
+        The next ones are read and verified in threads while the caller loads the current one.
         """
-        with ThreadPoolExecutor(1, "kv-reader") as reader:
-            ahead = reader.submit(self.read, segments[0])
-            for following in (*segments[1:], None):
-                payload = ahead.result()
-                if following is not None:
-                    ahead = reader.submit(self.read, following)
-                yield payload
+        with ThreadPoolExecutor(_READERS, "kv-reader") as readers:
+            ahead: list[Future[memoryview]] = []
+
+            def read(i: int) -> memoryview:
+                return self._read(*wanted[i], lambda n_bytes: self._room(i % len(self._buffers), n_bytes))
+
+            for i in range(len(wanted)):
+                while len(ahead) < min(i + len(self._buffers), len(wanted)):
+                    ahead.append(readers.submit(read, len(ahead)))
+                yield ahead[i].result()
 
     def warm_up(self) -> None:
         """Touch the read buffers once, so that the first restore does not wait for fresh memory."""
-        self._buffers = (bytearray(b"\1") * _BUFFER_BYTES, bytearray(b"\1") * _BUFFER_BYTES)
+        self._buffers = [bytearray(b"\1") * _BUFFER_BYTES for _ in self._buffers]
 
-    def reject(self, segment: SegmentId) -> None:
-        """Take a segment out of use that verified but that the engine could not load."""
-        self._quarantine(segment)
+    def _room(self, i: int, n_bytes: int) -> memoryview:
+        """A view of a buffer that is used again: touching fresh memory costs as much as reading the file."""
+        if len(self._buffers[i]) < n_bytes:
+            self._buffers[i] = bytearray(max(n_bytes, _BUFFER_BYTES))
+        return memoryview(self._buffers[i])[:n_bytes]
 
-    def write(self, segment: SegmentId, payload: bytes | bytearray | memoryview) -> int:
-        """Publish a segment: file first, index row after it. Returns bytes written. Raises OSError."""
-        n_bytes = write_segment(self._path(segment.key), segment, payload, self._mac_key)
-        self._index.add(segment, n_bytes, self._clock())
+    def reject(self, segment: SegmentId, part: Part = "rows") -> None:
+        """Take a file out of use that is damaged, or that verified but that the engine could not load."""
+        self._lose(segment, part, "damaged")
+        self._folder.set_aside(self._path(segment, part))
+
+    def _lose(self, segment: SegmentId, part: Part, loss: Loss) -> None:
+        with contextlib.suppress(OSError):
+            self._index.lose([(segment.key, part)], loss)
+
+    # --- writing ---
+
+    def write(self, segment: SegmentId, payload: Buffer, part: Part = "rows") -> int:
+        """Publish a file, then its index row. Returns bytes written. Raises OSError, `KvFull` with the limit's name."""
+        with self._folder.locked():
+            self._find_index()
+            self._make_room(HEADER_BYTES + 4 * len(segment.tokens) + len(payload), segment.parent)
+            n_bytes = write_segment(self._path(segment, part), segment, part, payload, self._mac_key)
+            self._index.add(segment, self._owner, part, n_bytes, self._clock())
+            self._index.count_written(self._today(), n_bytes)
         return n_bytes
 
-    def why_missing(self) -> str:
-        """Why nothing was found, in words; names the field when the same weights are stored under other settings."""
+    def has(self, key: bytes) -> bool:
+        """True if there is a segment with this key behind which a chain may go on; False also if nobody can tell."""
         try:
-            for fields_json in self._index.other_generations(self.root_key):
-                names = self._fingerprint.difference(fields_json)
-                if names and "weights" not in names:
-                    return "stored under other settings: " + ", ".join(names)
-        except (OSError, ValueError):
-            return "the index of stored KV cannot be read"
-        return "nothing stored"
+            row = self._index.get(key)
+        except OSError:
+            return False
+        return row is not None and self._may_pass(row)
+
+    def use(self, tip: SegmentId | None, *, loading: SegmentId | None = None) -> None:
+        """Say which chain is worked on, so that nobody evicts it, and what native code is about to load."""
+        self._sign.show(
+            tip.key if tip else None,
+            (self.digest, loading.key) if loading else None,
+        )
+
+    def _open_index(self) -> None:
+        self._index = KvIndex(self._folder.index_path)
+        self._index_file = self._folder.index_path.stat()
+
+    def _is_index_there(self) -> bool:
+        """False also when another process has made it anew: what is open here is a file without a name then."""
+        try:
+            return os.path.samestat(self._index_file, self._folder.index_path.stat())
+        except OSError:
+            return False
+
+    def _find_index(self) -> None:
+        """The folder may be deleted while it is in use, or this generation be cleared; then it starts anew."""
+        if not self._is_index_there():
+            self._folder.make()
+            self._index.close()
+            self._open_index()
+            reconcile(self._folder, self._index, self._clock())
+        if not self._folder.generation_dir(self.digest).is_dir():
+            self._folder.write_about(self.digest, self._about)
+
+    def _make_room(self, n_bytes: int, parent: bytes | None = None) -> None:
+        make_room(
+            self._folder,
+            self._index,
+            self._limits,
+            n_bytes,
+            build=self._fingerprint.llama_build,
+            today=self._today(),
+            parent=parent,
+        )
+
+    def _today(self) -> str:
+        return today(self._clock())
+
+    # --- upkeep ---
+
+    def tidy(self) -> None:
+        """Once a day, bring index and files in line: a crash may have left either without the other."""
+        now = self._clock()
+        with contextlib.suppress(OSError):
+            if now - self._index.marked("reconciled") >= _RECONCILE_EVERY_S:
+                with self._folder.locked():
+                    reconcile(self._folder, self._index, now)
+
+    def note(self, name: str) -> Any:
+        """What was remembered for this generation under a name; None if nothing."""
+        return self._folder.notes(self.digest).get(name)
+
+    def remember(self, name: str, value: Any) -> None:
+        """Remember a measurement or a check for this generation (JSON)."""
+        self._folder.write_notes(self.digest, {**self._folder.notes(self.digest), name: value})
 
     def close(self) -> None:
-        """Close the index."""
+        """Close the index and leave the chain in use."""
+        self._sign.close()
         self._index.close()
 
-    def _room(self, n_bytes: int) -> memoryview:
-        """A view of the older of two buffers: touching fresh memory costs as much as reading the file."""
-        newer, older = self._buffers
-        if len(older) < n_bytes:
-            older = bytearray(max(n_bytes, _BUFFER_BYTES))
-        self._buffers = (older, newer)
-        return memoryview(older)[:n_bytes]
-
-    def _path(self, key: bytes) -> Path:
-        return segment_path(self._root, key)
-
-    def _drop(self, segment: SegmentId) -> None:
-        with contextlib.suppress(OSError):
-            self._index.remove([segment.key])
-
-    def _quarantine(self, segment: SegmentId) -> None:
-        self._drop(segment)
-        path = self._path(segment.key)
-        with contextlib.suppress(OSError):
-            (self._root / "damaged").mkdir(exist_ok=True, mode=0o700)
-            path.replace(self._root / "damaged" / path.name)
+    def _path(self, segment: SegmentId, part: Part) -> Path:
+        return self._folder.segment_path(segment.fingerprint, segment.key, part)
 
 
-def segment_path(root: Path, key: bytes) -> Path:
-    """Where a segment lies; the name is its key, never anything a user wrote."""
-    name = key.hex()
-    return root / name[:2] / f"{name}.kv"
+def _crashes(notes: dict[str, Any]) -> dict[str, int]:
+    """How often an engine died while it loaded a segment, by key (hex); what is no such count is not believed."""
+    counts = notes.get("crashes")
+    return {key: n for key, n in counts.items() if isinstance(n, int)} if isinstance(counts, dict) else {}
+
+
+def today(now: float) -> str:
+    """The local date of a time (epoch s), ISO."""
+    return time.strftime("%Y-%m-%d", time.localtime(now))
 
 
 def plan_segments(message_ends: Iterable[int], start: int, max_tokens: int) -> list[tuple[int, int]]:
@@ -221,41 +431,3 @@ def load_mac_key(data_dir: Path) -> bytes:
     finally:
         temporary.unlink(missing_ok=True)
     return path.read_bytes()
-
-
-def forget(cache_dir: Path, dead_tips: Sequence[str], alive_tips: Sequence[str]) -> int:
-    """Delete every segment on the chains of `dead_tips` (hex) that no chain of `alive_tips` reaches.
-
-    Branches hanging on deleted segments go too: without their parents nothing can reach them. Returns bytes freed.
-    """
-    root = cache_dir / "kv"
-    if not (root / "index.db").exists():
-        return 0
-    index = KvIndex(root / "index.db")
-    try:
-        kept = {row.segment.key for row in _ancestry(index, alive_tips)}
-        doomed = [row for row in _ancestry(index, dead_tips) if row.segment.key not in kept]
-        seen = {row.segment.key for row in doomed}
-        queue = list(doomed)
-        while queue:
-            for child in index.children(queue.pop().segment.key):
-                if child.segment.key not in kept | seen:
-                    seen.add(child.segment.key)
-                    doomed.append(child)
-                    queue.append(child)
-        index.remove(row.segment.key for row in doomed)
-        for row in doomed:
-            segment_path(root, row.segment.key).unlink(missing_ok=True)
-        return sum(row.bytes for row in doomed)
-    finally:
-        index.close()
-
-
-def _ancestry(index: KvIndex, tips: Iterable[str]) -> list[IndexRow]:
-    rows: dict[bytes, IndexRow] = {}
-    for tip in tips:
-        key = bytes.fromhex(tip)
-        while key not in rows and (row := index.get(key)) is not None:
-            rows[key] = row
-            key = row.segment.parent
-    return list(rows.values())

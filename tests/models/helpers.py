@@ -12,6 +12,7 @@ import pytest
 from models.catalog import starter_model
 from models.engine import Entry, Event, Failed, Finished, Loaded, Piece, Prepared, Progress, Prompt, Stored
 from models.fingerprint import Fingerprint
+from models.kvformat import PARTS
 from models.local import LocalSettings
 
 E = TypeVar("E", Loaded, Progress, Prepared, Piece, Finished, Stored, Failed)
@@ -21,6 +22,8 @@ KV_BYTES_PER_TOKEN = 23_040
 
 FINGERPRINT = Fingerprint(
     weights="ab" * 32,
+    loras="",
+    kv_format=2,
     llama_build="test build",
     architecture="llama",
     layers=30,
@@ -31,9 +34,38 @@ FINGERPRINT = Fingerprint(
     flash_attention=False,
     rope_base=10_000.0,
     rope_scale=0.0,
+    rope_scaling="",
+    yarn="",
     sliding_window=0,
+    full_window_cache=True,
+    rotation=True,
+    tokenizer="gpt2 smollm 49152",
     gpu_layers=0,
 )
+
+FIELD_NAMES = {
+    "weights": "weights",
+    "loras": "LoRA files and scales",
+    "kv_format": "KV file format",
+    "llama_build": "llama.cpp build",
+    "architecture": "architecture",
+    "layers": "layers",
+    "kv_heads": "KV heads",
+    "head_width": "head width",
+    "type_k": "KV type of K",
+    "type_v": "KV type of V",
+    "flash_attention": "flash attention",
+    "rope_base": "RoPE base",
+    "rope_scale": "RoPE scale",
+    "rope_scaling": "RoPE scaling",
+    "yarn": "YaRN",
+    "sliding_window": "sliding window",
+    "full_window_cache": "sliding window mode",
+    "rotation": "KV rotation",
+    "tokenizer": "tokenizer",
+    "gpu_layers": "GPU layers",
+}
+"""What a user reads for each field of a fingerprint."""
 
 
 def starter() -> Path:
@@ -84,8 +116,8 @@ def after(prompt: Prompt, events: Iterable[Event], question: str) -> Prompt:
 
 
 def segment_files(kv: Path) -> list[Path]:
-    """The segment files of a KV folder, in order of name; those set aside not counted."""
-    return sorted(path for path in kv.glob("??/*.kv"))
+    """The segment files of a KV folder, of all generations and both parts, in order; those set aside not counted."""
+    return sorted(path for part in PARTS for path in kv.glob(f"{'[0-9a-f]' * 64}/??/[!.]*.{part}"))
 
 
 def damage(path: Path, at: int = -1) -> None:
@@ -103,6 +135,13 @@ def rows_of(tokens: Iterable[int], start: int = 0) -> bytes:
         if position >= start:
             rows += struct.pack("<Q", state)
     return rows
+
+
+def other_in(field: str) -> Fingerprint:
+    """The fingerprint with another value in one field."""
+    value = getattr(FINGERPRINT, field)
+    others: dict[type, Any] = {str: f"other than {value}", int: 12_345, float: 0.25, bool: value is False}
+    return replace(FINGERPRINT, **{field: others[type(value)]})
 
 
 def changed(fingerprint: Fingerprint = FINGERPRINT, **fields: Any) -> Fingerprint:

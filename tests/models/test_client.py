@@ -1,10 +1,12 @@
 import asyncio
 import contextlib
+import io
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +17,9 @@ from models import protocol
 from models.client import EngineProcess
 from models.engine import Entry, Event, Failed, Finished, Loaded, Piece, Prepared, Prompt, Sampling, Stored
 from models.errors import EngineDied, EngineError
+from models.kvsettings import KvSettings
+from models.local import LocalSettings
+from models.worker import Worker
 from tests.models.helpers import N_CTX, after, copy_notes, local_settings, one, starter
 
 GREEDY = Sampling(temperature=0, max_tokens=6)
@@ -276,12 +281,36 @@ def worker(root: Path) -> subprocess.Popen[bytes]:
     )
 
 
+def test_settings_cross_the_pipe_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the engine process builds its engine from is what the client was given."""
+    taken: list[LocalSettings] = []
+    monkeypatch.setattr("models.local.LocalEngine", lambda settings, *_args, **_kwargs: taken.append(settings))
+    given = LocalSettings(
+        tmp_path / "m.gguf",
+        cache_dir=tmp_path / "cache",
+        data_dir=tmp_path / "data",
+        n_ctx=7,
+        gpu_layers=2,
+        threads=3,
+        flash_attention="on",
+        kv=KvSettings(enabled=False, budget_bytes=2**62, free_floor_bytes=0),
+        kv_type="q8_0",
+        loras=((tmp_path / "a.gguf", 0.1), (tmp_path / "b.gguf", -1.0)),
+    )
+    names = [field.name for field in fields(LocalSettings)][1:]
+    client = EngineProcess(given.model_path, **{name: getattr(given, name) for name in names})
+    request = protocol.encode({"id": 1, "op": "load", "settings": client._settings})
+    Worker(io.BytesIO(request), io.BytesIO()).run()
+    assert taken == [given]
+
+
 def test_a_child_whose_parent_is_gone_ends(tmp_path: Path, warm_root: Path) -> None:
     """When the pipe closes in the middle of an endless answer, the process stops it and ends."""
     settings = local_settings(copy_notes(warm_root, tmp_path))
     names = ("model_path", "cache_dir", "data_dir")
     load = {name: str(getattr(settings, name)) for name in names}
     load |= {"n_ctx": N_CTX, "gpu_layers": 0, "threads": 1, "flash_attention": "off"}  # type: ignore[dict-item]
+    load |= {"kv": asdict(settings.kv), "kv_type": "f16", "loras": []}  # type: ignore[dict-item]
     with worker(tmp_path) as child:
         assert child.stdin is not None
         assert child.stdout is not None

@@ -198,8 +198,10 @@ def test_no_tokens_at_all(heard: Heard) -> None:
 
 def test_a_stop_string_inside_a_token(heard: Heard) -> None:
     """The text ends before the stop string though it begins inside a token; ids and text agree; the talk goes on."""
-    prompt = ask("Tell me about mountains.")
-    whole = one(Finished, heard.generate(prompt))
+    prompt = ask("Tell me about mountains.", "You know all mountains.")
+    # Both answers come from a prefill in the same batches: only then are they equal to the last bit.
+    whole = one(Finished, heard.generate(replace(prompt, store_kv=False)))
+    heard.engine._context.clear()
     pieces = [heard.text_of((token,)) for token in whole.run.body]
     place = next(i for i, piece in enumerate(pieces) if i >= 2 and len(piece.strip()) >= 4)
     stop = pieces[place][2:]
