@@ -8,12 +8,14 @@ import itertools
 import os
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
 from models import protocol
 from models.engine import Event, Failed, Loaded, ModelInfo, Prompt, Sampling, Stored
 from models.errors import EngineDied, EngineError, ProtocolError
+from models.kvsettings import DEFAULT_KV, KvSettings
 
 _SHUTDOWN_S = 20.0
 _BACK_OFF_S = 0.5
@@ -37,6 +39,9 @@ class EngineProcess:
         gpu_layers: int = 0,
         threads: int | None = None,
         flash_attention: Literal["auto", "on", "off"] = "auto",
+        kv: KvSettings = DEFAULT_KV,
+        kv_type: str = "f16",
+        loras: tuple[tuple[Path, float], ...] = (),
     ) -> None:
         """Nothing is started until the first request."""
         self._settings: dict[str, Any] = {
@@ -47,11 +52,16 @@ class EngineProcess:
             "gpu_layers": gpu_layers,
             "threads": threads,
             "flash_attention": flash_attention,
+            "kv": asdict(kv),
+            "kv_type": kv_type,
+            "loras": [(str(path.resolve()), scale) for path, scale in loras],
         }
         self.log_path = cache_dir.resolve() / "logs" / "engine.log"
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._streams: dict[int, asyncio.Queue[dict[str, Any] | None]] = {}
+        # Requests whose answer is complete while its KV is still being written.
+        self._closing: set[int] = set()
         self._ids = itertools.count(1)
         self._load_lock = asyncio.Lock()
         self._info: ModelInfo | None = None
@@ -97,10 +107,14 @@ class EngineProcess:
             yield event
 
     async def cancel(self) -> None:
-        """Stop the oldest request that has not ended, also one that still waits for the model."""
+        """Stop the oldest request that has not ended, also one that still waits for the model.
+
+        One of which only `Stored` is to come has ended for this.
+        """
         self._n_cancels += 1
-        if self._streams and self.pid is not None:
-            await self._send({"op": "cancel", "id": min(self._streams)})
+        running = self._streams.keys() - self._closing
+        if running and self.pid is not None:
+            await self._send({"op": "cancel", "id": min(running)})
 
     async def count(self, text: str) -> int:
         """Tokens of a message body; raises `EngineError`."""
@@ -179,6 +193,8 @@ class EngineProcess:
             while (message := await stream.get()) is not None:
                 if message.get("event") in ("end", "stored", "failed"):
                     is_over = True
+                if message.get("event") == "finished":
+                    self._closing.add(request_id)
                 if message.get("event") == "end":
                     if request["op"] != "load":
                         self._n_crashes = 0
@@ -188,6 +204,7 @@ class EngineProcess:
             raise EngineDied(self._death())
         finally:
             self._streams.pop(request_id, None)
+            self._closing.discard(request_id)
             if not is_over and self.pid is not None:
                 with contextlib.suppress(OSError, EngineError):
                     await self._send({"op": "cancel", "id": request_id})

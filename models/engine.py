@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 Role = Literal["system", "user", "assistant"]
-Phase = Literal["load", "tune", "restore", "prefill", "decode"]
+Phase = Literal["load", "tune", "check", "restore", "prefill", "decode"]
+MemoryKind = Literal["dense", "sliding window", "hybrid", "recurrent"]
 FinishReason = Literal["end", "stop", "length", "context", "cancelled"]
 
 
@@ -71,7 +72,9 @@ class Sampling:
 class ModelInfo:
     """What is known about a loaded model and the settings it runs with.
 
-    `kv_bytes_per_token` is the formula's prediction (bytes); `kv_note` says why KV is not kept on disk, if so.
+    `memory_kind` is what its state consists of. `kv_bytes_per_token` is what one more token
+    adds (bytes), `kv_state_bytes` what the state at a restore point takes beside it (0 for a dense cache);
+    `kv_note` says why KV is not kept on disk, if so.
     """
 
     name: str
@@ -89,6 +92,9 @@ class ModelInfo:
     supports_system: bool
     kv_note: str | None
     load_s: float
+    memory_kind: MemoryKind = "dense"
+    kv_state_bytes: int = 0
+    kv_type: str = "f16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +103,8 @@ class TurnStats:
 
     `prompt_tokens` = `resident_tokens` + `restored_tokens` + `prefilled_tokens`, counted from what the engine
     really evaluated. `ttft_s` is measured in the client from send to the first non-empty piece, `tpot_s` from the
-    engine's timestamps: (last token - first token) / (tokens - 1).
+    engine's timestamps: (last token - first token) / (tokens - 1). Where stored KV could be used, `restore_decision`
+    is what the two estimates led to: 'restore', or 'prefill' because that is expected to be faster.
     """
 
     ttft_s: float | None = None
@@ -113,6 +120,9 @@ class TurnStats:
     kv_bytes_per_token: int | None = None
     kv_bytes_written: int | None = None
     miss_reason: str | None = None
+    restore_decision: Literal["restore", "prefill"] | None = None
+    restore_estimate_s: float | None = None
+    prefill_estimate_s: float | None = None
     seed: int | None = None
 
 
@@ -172,11 +182,15 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The KV of what is resident now is on disk. `tip` is the newest segment's key, hex; None if nothing is kept."""
+    """The KV of what is resident now is on disk. `tip` is the newest segment's key, hex; None if nothing is kept.
+
+    `note` says why not all of it is, when it should be: one line for the user.
+    """
 
     kv_bytes_written: int
     fingerprint: str
     tip: str | None
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

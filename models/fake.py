@@ -123,7 +123,7 @@ class FakeEngine:
     `tokens_per_s` and `prefill_tokens_per_s` pace it through `sleep` (None: as fast as possible). The script,
     changeable at any time: before output token number `fail_at` it answers `Failed`, before `crash_at` it
     answers `Failed("died")` and loses its context, before `hang_at` it waits until it is cancelled.
-    `load_error` makes `load` fail with this sentence.
+    `load_error` makes `load` fail with this sentence. With a `kv_note` it keeps nothing on its disk, and says so.
     """
 
     def __init__(
@@ -134,6 +134,7 @@ class FakeEngine:
         prefill_tokens_per_s: float | None = None,
         n_ctx: int = 32_768,
         disk: FakeDisk | None = None,
+        kv_note: str | None = None,
         fail_at: int | None = None,
         crash_at: int | None = None,
         hang_at: int | None = None,
@@ -152,6 +153,9 @@ class FakeEngine:
         self._prefill_token_s = 1 / prefill_tokens_per_s if prefill_tokens_per_s else 0.0
         self._n_ctx = n_ctx
         self._disk = disk if disk is not None else FakeDisk()
+        self._kv_note = kv_note
+        self.store_gate: asyncio.Event | None = None
+        """The end of a turn, `Stored`, waits for this."""
         self._sleep = sleep
         self._clock = clock
         self._info: ModelInfo | None = None
@@ -174,7 +178,7 @@ class FakeEngine:
                 for done in (0, 500, 1000):
                     yield Progress("load", done, 1000)
                     await self._sleep(0)
-                self._info = _info(self._n_ctx)
+                self._info = _info(self._n_ctx, self._kv_note)
             yield Loaded(self._info)
 
     async def prepare(self, prompt: Prompt) -> AsyncIterator[Event]:
@@ -187,12 +191,19 @@ class FakeEngine:
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Event]:
         """Answer the last user message as scripted."""
+        stored: Stored | None = None
         async with aclosing(self._resident(prompt, is_asked=True)) as events:
             async for event in events:
                 yield event
                 if isinstance(event, Prepared):
                     async for later in self._decode(prompt, sampling, event):
+                        stored = self._stored(prompt) if isinstance(later, Finished) else stored
                         yield later
+        # As with a real engine, the next request does not wait for the disk.
+        if stored:
+            if self.store_gate:
+                await self.store_gate.wait()
+            yield stored
 
     async def cancel(self) -> None:
         """Stop the running request before its next token."""
@@ -290,10 +301,9 @@ class FakeEngine:
         self._context += run.ids[1:]
         tpot_s = (last_at - first_at) / (len(ids) - 1) if len(ids) > 1 else None
         yield Finished(reason, "".join(text), run, self._stats(prepared, len(ids), tpot_s, sampling))
-        yield self._stored(prompt)
 
     def _stored(self, prompt: Prompt) -> Stored:
-        if not (prompt.store_kv and self._context):
+        if self._kv_note or not (prompt.store_kv and self._context):
             return Stored(0, FINGERPRINT, None)
         tip, new = self._disk.put(self._context)
         return Stored(new * KV_BYTES_PER_TOKEN, FINGERPRINT, tip)
@@ -349,7 +359,7 @@ def _run(entry: Entry, *, is_first: bool) -> TokenRun:
     return TokenRun((*opening, *body, END), len(opening), len(opening) + len(body))
 
 
-def _info(n_ctx: int) -> ModelInfo:
+def _info(n_ctx: int, kv_note: str | None) -> ModelInfo:
     return ModelInfo(
         name="fake",
         path="",
@@ -364,6 +374,6 @@ def _info(n_ctx: int) -> ModelInfo:
         gpu_layers=0,
         fingerprint=FINGERPRINT,
         supports_system=True,
-        kv_note=None,
+        kv_note=kv_note,
         load_s=0.0,
     )

@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from models import misses
 from models.catalog import check_gguf
+from models.cost import Estimate
 from models.detokenizer import Decoder
 from models.engine import (
     Event,
@@ -31,10 +33,13 @@ from models.engine import (
     TurnStats,
 )
 from models.errors import ModelError, PromptTooLong
-from models.fingerprint import Fingerprint, weights_hash
-from models.kvstore import KvStore, load_mac_key
-from models.llama import BUILD, Context, ContextSettings, Model, Sampler, can_offload
-from models.residency import Outcome, Residency
+from models.fingerprint import weights_hash
+from models.kvopen import fingerprint_of, open_kv
+from models.kvsettings import DEFAULT_KV, KvSettings
+from models.kvwriter import Written
+from models.llama import Context, ContextSettings, KvType, Model, Sampler, can_offload
+from models.misses import Cause
+from models.residency import Outcome, Request, Residency
 from models.stats import default_context, tpot
 from models.template import Glue, assistant_glue, probe, tokenize_entries
 from models.tuner import Tuning, cores, tune
@@ -56,23 +61,32 @@ class LocalSettings:
     gpu_layers: int = 0
     threads: int | None = None
     flash_attention: Literal["auto", "on", "off"] = "auto"
+    kv: KvSettings = DEFAULT_KV
+    kv_type: KvType = "f16"
+    loras: tuple[tuple[Path, float], ...] = ()
 
 
 class LocalEngine:
     """A loaded model with its context, template and KV store. All methods run on one thread, except `cancel`."""
 
-    def __init__(self, settings: LocalSettings, emit: Emit) -> None:
-        """Load everything, telling `emit` the progress and finally `Loaded`. Raises `ModelError`."""
+    def __init__(
+        self, settings: LocalSettings, emit: Emit, *, next_prompt: Callable[[], Prompt | None] = lambda: None
+    ) -> None:
+        """Load everything, telling `emit` the progress and finally `Loaded`. Raises `ModelError`.
+
+        `next_prompt` is the one that waits behind the running request, if any: what is done for later gives way.
+        """
         begun = time.monotonic()
         if settings.gpu_layers and not can_offload():
             settings = replace(settings, gpu_layers=0)  # this build of llama.cpp knows no GPU
         path = settings.model_path
         check_gguf(path)
         emit(Progress("load", 0, 1000))
-        weights = weights_hash(path, settings.cache_dir, lambda done, n: emit(Progress("load", done * 300 // n, 1000)))
+        weights = self._hash(path, settings.cache_dir, emit)
         self._model = Model(
             path,
             gpu_layers=settings.gpu_layers,
+            loras=settings.loras,
             progress=_throttled(lambda share: emit(Progress("load", 300 + int(share * 600), 1000))),
         )
         self._glue = self._probe_template(settings.cache_dir)
@@ -84,27 +98,36 @@ class LocalEngine:
                 f"This model was trained for a context of {self._model.n_ctx_train:,} tokens and writes nonsense "
                 f"beyond it; choose --ctx up to that, not {n_ctx:,}."
             )
-        self._context = Context(self._model, ContextSettings(n_ctx, tuning.flash_attention, tuning.threads))
-        fingerprint = Fingerprint(
+        context_settings = ContextSettings(n_ctx, tuning.flash_attention, tuning.threads, settings.kv_type)
+        self._context = Context(self._model, context_settings)
+        fingerprint = fingerprint_of(
+            self._model,
+            context_settings,
             weights=weights,
-            llama_build=BUILD,
-            architecture=self._model.architecture,
-            layers=shape.n_layers,
-            kv_heads=shape.n_kv_heads,
-            head_width=shape.head_dim,
-            type_k=shape.type_k,
-            type_v=shape.type_v,
-            flash_attention=tuning.flash_attention,
-            rope_base=float(self._model.metadata(f"{self._model.architecture}.rope.freq_base") or 0),
-            rope_scale=float(self._model.metadata(f"{self._model.architecture}.rope.scaling.factor") or 0),
-            sliding_window=self._model.sliding_window,
+            loras=[(self._hash(lora, settings.cache_dir, emit), scale) for lora, scale in settings.loras],
             gpu_layers=settings.gpu_layers,
         )
         self._fingerprint = fingerprint.digest().hex()
-        store, note = self._open_store(settings, fingerprint)
+        kv = open_kv(
+            self._model,
+            context_settings,
+            fingerprint,
+            cache_dir=settings.cache_dir,
+            data_dir=settings.data_dir,
+            kv=settings.kv,
+            path=path,
+            check=lambda: emit(Progress("check", 0, 1)),
+        )
+        self._next_prompt = next_prompt
         self._cancel_lock = threading.Lock()
         self._is_closing = False
-        self._residency = Residency(self._context, store, shape.bytes_per_token)
+        self._residency = Residency(
+            self._context, kv.store, off_reason=kv.reason or misses.OFF, is_awaited=lambda: next_prompt() is not None
+        )
+        # The window takes the model as ready; only a first request within this tenth of a second waits for it.
+        # Other memory kinds are measured there, and their figures are part of what is announced.
+        if self._model.memory_kind != "dense":
+            self._residency.warm_up()
         self.info = ModelInfo(
             name=self._model.metadata("general.name") or path.stem,
             path=str(path),
@@ -113,18 +136,24 @@ class LocalEngine:
             weights_bytes=self._model.weights_bytes,
             n_ctx=self._context.n_ctx,
             n_ctx_train=self._model.n_ctx_train,
-            kv_bytes_per_token=shape.bytes_per_token,
+            kv_bytes_per_token=self._bytes_per_token,
             flash_attention=tuning.flash_attention,
             threads=tuning.threads,
             gpu_layers=settings.gpu_layers,
             fingerprint=self._fingerprint,
             supports_system=self._glue.supports_system,
-            kv_note=note,
+            kv_note=kv.reason,
             load_s=time.monotonic() - begun,
+            memory_kind=self._model.memory_kind,
+            kv_state_bytes=kv.state_bytes,
+            kv_type=settings.kv_type,
         )
-        # The window takes the model as ready; only a first request within this tenth of a second waits for it.
         emit(Loaded(self.info))
-        self._residency.warm_up()
+        if self._model.memory_kind == "dense":
+            self._residency.warm_up()
+
+    def _hash(self, path: Path, cache_dir: Path, emit: Emit) -> str:
+        return weights_hash(path, cache_dir, lambda done, n: emit(Progress("load", done * 300 // n, 1000)))
 
     def _probe_template(self, cache_dir: Path) -> Glue:
         template = self._model.chat_template
@@ -138,6 +167,8 @@ class LocalEngine:
         )
 
     def _tuning(self, settings: LocalSettings, weights: str, emit: Emit) -> Tuning:
+        if settings.kv_type != "f16":
+            settings = replace(settings, flash_attention="on")  # quantized V needs it
         if settings.flash_attention != "auto" and settings.threads:
             return Tuning(settings.flash_attention == "on", settings.threads)
         tuning = tune(
@@ -151,15 +182,12 @@ class LocalEngine:
             tuning = replace(tuning, flash_attention=settings.flash_attention == "on")
         return replace(tuning, threads=min(settings.threads or tuning.threads, 4 * cores()))
 
-    def _open_store(self, settings: LocalSettings, fingerprint: Fingerprint) -> tuple[KvStore | None, str | None]:
-        kind = self._model.memory_kind
-        if kind != "dense":
-            return None, f"KV is not kept on disk for {kind} models yet"
-        try:
-            key = load_mac_key(settings.data_dir)
-            return KvStore(settings.cache_dir / "kv", key, fingerprint, clock=time.time), None
-        except OSError as exc:
-            return None, f"KV cannot be kept on disk: {exc.strerror}"
+    @property
+    def _bytes_per_token(self) -> int:
+        """The formula's prediction for a dense cache; for the other kinds what was measured."""
+        if self._model.memory_kind == "dense":
+            return self._model.kv_shape_of(self._context.settings.kv_type).bytes_per_token
+        return self._context.row_bytes
 
     # --- requests ---
 
@@ -167,6 +195,13 @@ class LocalEngine:
         """Stop the running request; may be called from any thread. A finished answer is still closed and stored."""
         with self._cancel_lock:
             if not self._is_closing:
+                self._context.cancel()
+
+    def hurry(self) -> None:
+        """Give way to a prompt that has just come in; may be called from any thread. An answer is never touched."""
+        with self._cancel_lock:
+            # Where the memory cannot rewind, an aborted batch would take the whole conversation with it.
+            if self._is_closing and self._context.kind in ("dense", "sliding window"):
                 self._context.cancel()
 
     def clear_cancel(self) -> None:
@@ -182,15 +217,17 @@ class LocalEngine:
         runs = self._runs(prompt)
         tokens = _joined(runs)
         self._check_room(len(tokens))
-        outcome = self._ensure(tokens, len(tokens), prompt, emit)
+        with self._residency.undisturbed():
+            outcome = self._ensure(tokens, len(tokens), prompt, runs, emit)
         if not outcome.is_complete:
             emit(Failed("cancelled", "Stopped."))
             return
         emit(self._prepared(outcome, runs))
         if prompt.store_kv:
             self._residency.capture(_ends(runs), self._stored(emit))
+            self._residency.tidy()
         else:
-            self._stored(emit)(0, None)
+            self._stored(emit)(Written(0, None))
 
     def generate(self, prompt: Prompt, sampling: Sampling, emit: Emit) -> None:
         """Answer a prompt; emits the events of `Engine.generate`, `Stored` from the KV writer's thread.
@@ -202,23 +239,25 @@ class LocalEngine:
         history = _joined(runs)
         tokens = [*history, *opening]
         room = self._check_room(len(tokens) + len(closing) + 1) + 1
-        outcome = self._ensure(tokens, len(tokens) - 1, prompt, emit)
         seed = random.SystemRandom().getrandbits(31) if sampling.seed is None else sampling.seed
-        stats = replace(self._stats(outcome, len(tokens)), seed=seed)
-        if outcome.is_complete:
-            emit(replace(self._prepared(outcome, runs), opening=opening, closing=closing))
-            finished = self._decode(sampling, seed, room, stats, opening, closing, emit)
-        else:
-            run = TokenRun((*opening, *closing), len(opening), len(opening))
-            finished = Finished("cancelled", "", run, replace(stats, output_tokens=0))
+        with self._residency.undisturbed():
+            outcome = self._ensure(tokens, len(tokens) - 1, prompt, runs, emit)
+            stats = replace(self._stats(outcome, len(tokens)), seed=seed)
+            if outcome.is_complete:
+                emit(replace(self._prepared(outcome, runs), opening=opening, closing=closing))
+                finished = self._decode(sampling, seed, room, stats, opening, closing, emit)
+            else:
+                run = TokenRun((*opening, *closing), len(opening), len(opening))
+                finished = Finished("cancelled", "", run, replace(stats, output_tokens=0))
         with self._cancel_lock:
-            self._is_closing = self.info.kv_note is None
+            self._is_closing = self.info.kv_note is None and prompt.store_kv
             self._context.clear_cancel()
         try:
             emit(finished)
             self._close_turn(prompt, runs, finished, emit, stored=outcome.is_complete)
         finally:
-            self._is_closing = False
+            with self._cancel_lock:
+                self._is_closing = False
 
     def close(self) -> None:
         """Write pending KV."""
@@ -239,13 +278,18 @@ class LocalEngine:
             )
         return room
 
-    def _ensure(self, tokens: list[int], reusable: int, prompt: Prompt, emit: Emit) -> Outcome:
+    def _ensure(
+        self, tokens: list[int], reusable: int, prompt: Prompt, runs: Sequence[TokenRun], emit: Emit
+    ) -> Outcome:
         n_history = sum(len(entry.run.ids) for entry in prompt.entries if entry.run)
 
         def report(phase: Phase, done: int, total: int) -> None:
             emit(Progress(phase, done, total))
 
-        return self._residency.ensure(tokens, reusable=reusable, n_history=n_history, report=report)
+        request = Request(
+            tokens, reusable, n_history, _ends(runs), keeps=prompt.store_kv, cause_at=lambda at: _cause(runs, at)
+        )
+        return self._residency.ensure(request, report)
 
     def _prepared(self, outcome: Outcome, runs: tuple[TokenRun, ...]) -> Prepared:
         return Prepared(
@@ -267,8 +311,9 @@ class LocalEngine:
             prefilled_tokens=outcome.prefilled,
             restore_s=outcome.restore_s,
             prefill_s=outcome.prefill_s,
-            kv_bytes_per_token=self._model.kv_shape.bytes_per_token,
+            kv_bytes_per_token=self._bytes_per_token,
             miss_reason=outcome.miss_reason,
+            **_decision(outcome.estimate),
         )
 
     def _decode(
@@ -333,26 +378,37 @@ class LocalEngine:
             ),
         )
 
-    def _stored(self, emit: Emit) -> Callable[[int, str | None], None]:
-        return lambda n_bytes, tip: emit(Stored(n_bytes, self._fingerprint, tip))
+    def _stored(self, emit: Emit) -> Callable[[Written], None]:
+        return lambda written: emit(Stored(written.n_bytes, self._fingerprint, written.tip, written.note))
 
     def _close_turn(
         self, prompt: Prompt, runs: tuple[TokenRun, ...], finished: Finished, emit: Emit, *, stored: bool
     ) -> None:
-        """Evaluate the last sampled token and the closing glue, so that the next turn starts at a stored point."""
+        """Evaluate the last sampled token and the closing glue, so that the next turn starts at a stored point.
+
+        A prompt that waits already does not wait for this: the glue is part of it if it goes on with this
+        conversation, and then its own end is early enough to put both turns on disk.
+        """
         done = self._stored(emit)
         if not (stored and prompt.store_kv):
-            done(0, None)
+            done(Written(0, None))
             return
         runs = (*runs, finished.run)
         tokens = _joined(runs)
-        closed = self._residency.ensure(
-            tokens, reusable=len(tokens), n_history=0, report=lambda _phase, _done, _total: None
-        )
-        if closed.is_complete:
-            self._residency.capture(_ends(runs), done)
-        else:
-            done(0, None)
+        # Nothing is looked up for this: what was evaluated is resident, a handful of tokens is missing.
+        self._residency.ensure(Request(tokens, len(tokens), 0, keeps=False), lambda _phase, _done, _total: None)
+        following = self._next_prompt()
+        if following and _known_tokens(following)[: len(tokens)] == tokens:
+            done(Written(0, self._residency.tip))
+            return
+        n_resident = len(self._context.tokens)
+        self._residency.capture([*(end for end in _ends(runs) if end < n_resident), n_resident], done)
+        self._residency.tidy()
+
+
+def _known_tokens(prompt: Prompt) -> list[int]:
+    """Tokens of the messages that have been in the KV cache before."""
+    return [token for entry in prompt.entries if entry.run for token in entry.run.ids]
 
 
 def _joined(runs: Sequence[TokenRun]) -> list[int]:
@@ -366,6 +422,27 @@ def _ends(runs: Sequence[TokenRun]) -> list[int]:
         position += len(run.ids)
         ends.append(position)
     return ends
+
+
+def _cause(runs: Sequence[TokenRun], at: int) -> Cause:
+    """Whether a position lies in what somebody wrote or in the template's glue around it."""
+    begin = 0
+    for run in runs:
+        if begin + run.body_start <= at < begin + run.body_end:
+            return "edited text"
+        begin += len(run.ids)
+    return "template"
+
+
+def _decision(estimate: Estimate | None) -> dict[str, Any]:
+    """What the stats say of a decision between disk and prefill."""
+    if estimate is None:
+        return {}
+    return {
+        "restore_decision": "restore" if estimate.restores else "prefill",
+        "restore_estimate_s": estimate.restore_s,
+        "prefill_estimate_s": estimate.prefill_s,
+    }
 
 
 def _throttled(report: Callable[[float], None]) -> Callable[[float], None]:

@@ -1,29 +1,42 @@
-"""Make a token prefix resident: from the context, else from disk, else by prefill; and put new rows on disk."""
+"""Make a token prefix resident: from the context, else from disk, else by prefill; and put what is new on disk."""
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from itertools import takewhile
 
+from models import misses
+from models.cost import Estimate, rates_from
 from models.engine import Phase
-from models.kvformat import SegmentDamaged, SegmentId
-from models.kvstore import SEGMENT_BYTES, Hit, KvStore, plan_segments
+from models.errors import EngineError
+from models.kvformat import Part, SegmentDamaged, SegmentId
+from models.kvstore import SEGMENT_BYTES, Found, Hit, KvStore, plan_segments
+from models.kvwriter import Item, KvWriter, Written
 from models.llama import Context
+from models.misses import Cause
 from models.stats import common_prefix
 
-# Below this many tokens a prefill is as quick as opening a file.
-_WORTH_RESTORING = 16
-_QUEUED_SEGMENTS = 8
+# Below this many tokens the disk is left alone: they fit into the batch that has to run anyway.
+_WORTH_A_LOOK = 16
+# How long copying rows may keep a waiting request from its turn.
+_PATIENCE_S = 0.03
+# A recurrent state is taken behind a message only if this many tokens lie before it: each is a file of its own.
+_STATE_SPACING = 256
+_WAIT_S = 0.05
 
 Report = Callable[[Phase, int, int], None]
+Done = Callable[[Written], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a prefix became resident: tokens by origin, seconds, whether it was finished (False: cancelled)."""
+    """How a prefix became resident: tokens by origin, seconds, whether it was finished (False: cancelled).
+
+    `estimate` is what the decision between disk and prefill was made from, None where there was nothing to decide.
+    """
 
     resident: int
     restored: int
@@ -32,124 +45,311 @@ class Outcome:
     prefill_s: float
     miss_reason: str | None
     is_complete: bool
+    estimate: Estimate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A prefix to make resident.
+
+    At most `reusable` of its `tokens` may be reused (one must run to have logits). `n_history` of them were
+    evaluated in an earlier turn: reusing fewer is a miss, and `cause_at` says what lies at the token it is cut at.
+    `ends` are the positions behind its messages; `keeps` says that what is new may be stored.
+    """
+
+    tokens: Sequence[int]
+    reusable: int
+    n_history: int
+    ends: Sequence[int] = ()
+    keeps: bool = True
+    cause_at: Callable[[int], Cause] = lambda _position: "edited text"
 
 
 class Residency:
-    """The one place that decides between context, disk and prefill, and that knows which rows are stored.
+    """The one place that decides between context, disk and prefill, and that knows what is stored.
 
     Invariant: `_chain` are stored (or queued) segments that cover `[0, _chain[-1].end)` of the context's tokens.
     """
 
-    def __init__(self, context: Context, store: KvStore | None, kv_bytes_per_token: int) -> None:
-        """`store` None means KV is not kept on disk."""
+    def __init__(
+        self,
+        context: Context,
+        store: KvStore | None,
+        *,
+        off_reason: str = misses.OFF,
+        is_awaited: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`store` None means KV is not kept on disk, for `off_reason`; `is_awaited` that another request waits."""
         self._context = context
         self._store = store
-        self._max_tokens = max(1, SEGMENT_BYTES // max(kv_bytes_per_token, 1))
+        self._off_reason = off_reason
+        self._is_awaited = is_awaited
         self._chain: list[SegmentId] = []
-        self._writer = _Writer(store) if store else None
+        self._writer = KvWriter(store) if store else None
+        self._rates = rates_from(store.note("rates") if store else None)
+        self._are_rates_new = False
+        self._carried = Written(0, None)
 
-    def ensure(self, tokens: Sequence[int], *, reusable: int, n_history: int, report: Report) -> Outcome:
-        """Make `tokens` the resident prefix, reusing at most `reusable` of them (one must run to have logits).
+    # --- making resident ---
 
-        `n_history` tokens were evaluated in an earlier turn: reusing fewer is a miss with a reason.
-        Raises `EngineError` from the native layer.
-        """
-        context = self._context
+    def ensure(self, request: Request, report: Report) -> Outcome:
+        """Make the request's tokens the resident prefix. Raises `EngineError` from the native layer."""
+        context, tokens = self._context, request.tokens
         begun = time.monotonic()
-        resident = min(common_prefix(context.tokens, tokens), reusable)
-        hits, miss = self._find(tokens[:reusable], resident)
-        context.keep(resident)
-        resident = len(context.tokens)
-        self._chain = [segment for segment in self._chain if segment.end <= resident]
-        if hits and (failure := self._restore(hits, report)) is not None:
-            miss = failure
-        restored = max(0, len(context.tokens) - resident)
-        resident = len(context.tokens) - restored
+        context.keep(min(common_prefix(context.tokens, tokens), request.reusable))
+        self._trim_chain()
+        found, miss = self._find(tokens[: request.reusable])
+        hits, estimate, refusal = self._plan(found)
+        resident = self._make_way(hits)
+        miss = self._restore(hits, report) or refusal or miss
+        self._show_use()
+        reused = len(context.tokens)
+        resident = min(resident, reused)
         middle = time.monotonic()
-        rest = tokens[len(context.tokens) :]
-        report("prefill", 0, len(rest))
-        is_complete = context.prefill(rest, lambda done: report("prefill", done, len(rest)))
-        reused = resident + restored
-        if reused >= min(n_history, reusable):
+        is_complete = self._prefill(request, report)
+        if reused >= min(request.n_history, request.reusable):
             miss = None
         elif miss is None:
-            miss = f"differs from what is stored at token {reused:,}"
+            miss = misses.cut(reused, request.cause_at(reused))
+        self._show_use()
         return Outcome(
             resident=resident,
-            restored=restored,
-            prefilled=len(context.tokens) - reused,
-            restore_s=middle - begun if restored else 0.0,
+            restored=reused - resident,
+            prefilled=max(0, len(context.tokens) - reused),
+            restore_s=middle - begun if reused > resident else 0.0,
             prefill_s=time.monotonic() - middle,
             miss_reason=miss,
             is_complete=is_complete,
+            estimate=estimate,
         )
 
-    def _find(self, wanted: Sequence[int], resident: int) -> tuple[list[Hit], str | None]:
-        if self._store is None:
-            return [], "KV on disk is off for this model"
-        if len(wanted) - resident < _WORTH_RESTORING:
-            return [], None
-        if self._writer:
+    def _find(self, wanted: Sequence[int]) -> tuple[Found, str | None]:
+        """What is stored beyond the resident prefix, and why it is not more."""
+        n_missing = len(wanted) - len(self._context.tokens)
+        if self._store is None or self._writer is None:
+            return Found(), self._off_reason
+        if n_missing < _WORTH_A_LOOK:
+            return Found(), misses.TOO_SMALL
+        found = self._store.lookup(wanted)
+        if self._writer.holds_part_of(wanted):
+            # What was just said there is still being written: waiting for a disk is shorter than a prefill.
             self._writer.drain()
-        hits = self._store.lookup(wanted)
-        end = hits[-1].end if hits else 0
-        if end - resident < _WORTH_RESTORING:
-            return [], None if end else self._store.why_missing()
-        return hits, None
+            found = self._store.lookup(wanted)
+        return found, self._store.why(found)
 
-    def _restore(self, hits: list[Hit], report: Report) -> str | None:
-        """Load what the context does not hold yet; returns why it could not go on, None if it could."""
-        assert self._store is not None
+    def _plan(self, found: Found) -> tuple[list[Hit], Estimate | None, str | None]:
+        """The hits to restore, what the decision was made from, and why none or fewer."""
         context = self._context
+        gain = found.end - len(context.tokens)
+        if gain < _WORTH_A_LOOK:
+            return [], None, None
+        hits, refusal = list(found.hits), None
+        last = hits[-1]
+        if not last.is_whole and len(context.tokens[: last.segment.start]) + len(last.segment.tokens) > context.n_ctx:
+            # The whole piece has to be loaded before the unwanted part can be cut off.
+            hits.pop()
+            refusal = misses.cut(last.segment.start, "context limit")
+        wanted = _parts(hits, context.kind, len(context.tokens))
+        if not wanted:
+            return [], None, refusal
+        estimate = self._rates.estimate(n_tokens=gain, n_bytes=_bytes(wanted), n_files=len(wanted))
+        if not estimate.restores:
+            return [], estimate, misses.TOO_SMALL
+        return hits, estimate, refusal
+
+    def _make_way(self, hits: Sequence[Hit]) -> int:
+        """Cut the resident prefix to where the stored pieces can be joined to it; returns its length."""
+        context = self._context
+        if hits and context.kind != "dense":
+            # Only whole segments can be joined, and a recurrent state replaces the one that is there.
+            borders = [hit.segment.start for hit in hits if hit.segment.start <= len(context.tokens)]
+            context.keep(0 if context.kind == "recurrent" else borders[-1])
+            self._trim_chain()
+        return len(context.tokens)
+
+    def _restore(self, hits: Sequence[Hit], report: Report) -> str | None:
+        """Load what the context does not hold yet; returns why it could not go on, None if it could."""
+        if not hits:
+            return None
+        assert self._store is not None
+        context, store = self._context, self._store
+        begun = time.monotonic()
+        wanted = _parts(hits, context.kind, len(context.tokens))
+        payloads = store.read_each([(hit.segment, part) for hit, part in wanted])
         total = hits[-1].end
-        payloads = self._store.read_each([hit.segment for hit in hits if hit.end > len(context.tokens)])
-        for hit in hits:
-            segment = hit.segment
-            position = len(context.tokens)
-            if hit.end > position:
-                if context.is_cancelled:
-                    return None  # the prefill that follows ends for the same reason
-                report("restore", position, total)
-                try:
-                    payload = next(payloads)
-                except SegmentDamaged as exc:
-                    return f"a stored segment was set aside: {exc}"
-                except OSError as exc:
-                    return f"a stored segment could not be read: {exc.strerror}"
-                if not context.import_rows(payload, segment.start, segment.tokens, position, hit.end):
-                    self._store.reject(segment)
-                    self._chain.clear()
-                    return "a stored segment was refused by the engine"
-            if hit.is_whole and segment not in self._chain:
-                self._chain.append(segment)
+        for hit, part in wanted:
+            if context.is_cancelled:
+                self._give_up()
+                return None  # the prefill that follows ends for the same reason
+            report("restore", min(len(context.tokens), hit.segment.start), total)
+            self._show_use()
+            try:
+                payload = next(payloads)
+            except (SegmentDamaged, OSError) as exc:
+                self._give_up()
+                return misses.damaged(str(exc)) if isinstance(exc, SegmentDamaged) else misses.unreadable(_words(exc))
+            store.use(self._chain[-1] if self._chain else None, loading=hit.segment)
+            if not self._load(hit, part, hits, payload):
+                store.reject(hit.segment, part)
+                self._chain.clear()
+                return misses.damaged("the engine refused it")
+        self._chain = [hit.segment for hit in hits if hit.is_whole]
         report("restore", total, total)
+        self._rates = self._rates.after_restore(_bytes(wanted), len(wanted), time.monotonic() - begun)
+        self._are_rates_new = True
         return None
 
-    def capture(self, message_ends: Iterable[int], done: Callable[[int, str | None], None]) -> None:
-        """Queue the resident rows that are not on disk yet, cut at message ends; call when the tail stands at one.
+    def _give_up(self) -> None:
+        """End a restore half way; what was loaded stays, unless it is rows without the state that belongs to them."""
+        if self._context.kind == "hybrid":
+            self._context.clear()
+        self._trim_chain()
 
-        `done` is called from the writer's thread with the bytes written and the newest segment's key (hex), or
-        at once when there is nothing to keep.
+    def _load(self, hit: Hit, part: Part, hits: Sequence[Hit], payload: memoryview) -> bool:
+        context = self._context
+        if part == "rows":
+            return context.import_rows(payload, hit.segment.start, hit.segment.tokens, len(context.tokens), hit.end)
+        return context.import_state(payload, [token for one in hits for token in one.segment.tokens])
+
+    def _prefill(self, request: Request, report: Report) -> bool:
+        """Evaluate the rest; a memory that cannot rewind is put aside at its restore points on the way."""
+        context, tokens = self._context, request.tokens
+        first = len(context.tokens)
+        total = len(tokens) - first
+        report("prefill", 0, total)
+        seconds = 0.0
+        for stop in (*self._restore_points(request), len(tokens)):
+            position = len(context.tokens)
+
+            def advance(done: int, position: int = position) -> None:
+                report("prefill", position - first + done, total)
+
+            begun = time.monotonic()
+            if not context.prefill(tokens[position:stop], advance):
+                return False
+            seconds += time.monotonic() - begun
+            if stop < len(tokens):
+                self.capture([end for end in request.ends if end <= stop], self._carry)
+        if total:
+            self._rates = self._rates.after_prefill(total, seconds)
+            self._are_rates_new = True
+        return True
+
+    def _carry(self, written: Written) -> None:
+        """Count what was written on the way to the turn's own capture (in the writer's thread, like its report)."""
+        self._carried = Written(self._carried.n_bytes + written.n_bytes, None, written.note or self._carried.note)
+
+    def _restore_points(self, request: Request) -> list[int]:
+        """Where to stop for the state of a recurrent memory: it cannot be had afterwards.
+
+        Behind the first message, which conversations share, and behind messages far enough from the point before.
+        """
+        if self._store is None or not request.keeps or self._context.kind in ("dense", "sliding window"):
+            return []
+        points: list[int] = []
+        previous = len(self._context.tokens)
+        for i, end in enumerate(sorted(request.ends)):
+            if not len(self._context.tokens) < end < len(request.tokens):
+                continue
+            if i == 0 or end - previous >= _STATE_SPACING:
+                points.append(end)
+                previous = end
+        return points
+
+    # --- putting on disk ---
+
+    @property
+    def tip(self) -> str | None:
+        """Key (hex) of the last segment of the resident prefix that is stored or queued."""
+        return self._chain[-1].key.hex() if self._chain else None
+
+    def capture(self, ends: Iterable[int], done: Done) -> None:
+        """Queue what is resident and not on disk yet, cut at message ends; call when the tail stands at the last one.
+
+        A request that waits is kept waiting for 30 ms at most: what was not copied by then is taken the next time.
+        `done` is called from the writer's thread, or at once when there is nothing to keep.
         """
         if self._store is None or self._writer is None:
-            done(0, None)
+            done(Written(0, None))
             return
+        begun = time.monotonic()
+        self._find_chain()
+        start = self._chain[-1].end if self._chain else 0
+        batch: list[Item] = []
+        for begin, end in self._cuts(ends, start):
+            if not self._may_go_on(begun, waits=done != self._carry):
+                break
+            parent = self._chain[-1].key if self._chain else self._store.root_key
+            segment = SegmentId(self._store.digest, parent, begin, tuple(self._context.tokens[begin:end]))
+            try:
+                batch.extend(self._export(segment))
+            except EngineError:
+                break  # window rows that are gone cannot be kept; a later turn begins a chain that can
+            self._chain.append(segment)
+
+        def report(written: Written) -> None:
+            if done != self._carry:
+                n_bytes = written.n_bytes + self._carried.n_bytes
+                written = replace(written, n_bytes=n_bytes, note=written.note or self._carried.note)
+                self._carried = Written(0, None)
+            done(written)
+
+        self._writer.put(batch, self._chain[-1].key if self._chain else None, report)
+        self._show_use()
+        self._remember_rates()
+
+    def _export(self, segment: SegmentId) -> list[Item]:
         context = self._context
-        if self._writer.has_failed():
+        items: list[Item] = []
+        if context.kind != "recurrent":
+            items.append(Item(segment, "rows", context.export_rows(segment.start, segment.end)))
+        if context.kind in ("hybrid", "recurrent") and segment.end == len(context.tokens):
+            items.append(Item(segment, "state", context.export_state()))
+        return items
+
+    def _find_chain(self) -> None:
+        """Bring `_chain` up to date with what others have stored or deleted, and with what failed to be written."""
+        store, writer = self._store, self._writer
+        assert store is not None
+        assert writer is not None
+        if writer.has_failed():
             self._chain.clear()
-        if not self._chain or self._chain[-1].end < len(context.tokens):
-            known = [hit.segment for hit in self._store.lookup(context.tokens) if hit.is_whole]
+        self._chain = list(takewhile(lambda one: writer.holds(one) or store.has(one.key), self._chain))
+        if not self._chain or self._chain[-1].end < len(self._context.tokens):
+            known = [hit.segment for hit in store.lookup(self._context.tokens).hits if hit.is_whole]
             if known and (not self._chain or known[-1].end > self._chain[-1].end):
                 self._chain = known
-        start = self._chain[-1].end if self._chain else 0
-        batch: list[tuple[SegmentId, bytearray]] = []
-        for begin, end in plan_segments(message_ends, start, self._max_tokens):
-            parent = self._chain[-1].key if self._chain else self._store.root_key
-            segment = SegmentId(self._store.root_key, parent, begin, tuple(context.tokens[begin:end]))
-            batch.append((segment, context.export_rows(begin, end)))
-            self._chain.append(segment)
-        tip = self._chain[-1].key.hex() if self._chain else None
-        self._writer.put(batch, tip, done)
+
+    def _cuts(self, ends: Iterable[int], start: int) -> list[tuple[int, int]]:
+        """Ranges of the segments to make; a recurrent memory has nothing to put into any but the last."""
+        context = self._context
+        if context.kind == "recurrent":
+            return [(start, len(context.tokens))] if start < len(context.tokens) else []
+        return plan_segments(ends, start, max(1, SEGMENT_BYTES // max(1, context.row_bytes)))
+
+    def _may_go_on(self, begun: float, *, waits: bool) -> bool:
+        """Wait for the disk while nobody else does; False if somebody has waited long enough, or if nothing `waits`."""
+        assert self._writer is not None
+        while True:
+            if self._is_awaited() and time.monotonic() - begun > _PATIENCE_S:
+                return False
+            if self._writer.has_room():
+                return True
+            if not waits:
+                return False
+            self._writer.wait_for_room(_WAIT_S)
+
+    # --- upkeep ---
+
+    def undisturbed(self) -> AbstractContextManager[None]:
+        """Let the writer rest while somebody waits for tokens."""
+        return self._writer.held() if self._writer else nullcontext()
+
+    def tidy(self) -> None:
+        """Move the conversation to the front of the cache if others' cells have pushed it back."""
+        if self._context.is_pushed_back and not self._is_awaited():
+            self._context.compact()
+            self._trim_chain()
 
     def warm_up(self) -> None:
         """Make the first use of context and disk as fast as later ones; call while nobody waits."""
@@ -164,54 +364,32 @@ class Residency:
         if self._store:
             self._store.close()
 
+    def _trim_chain(self) -> None:
+        self._chain = [segment for segment in self._chain if segment.end <= len(self._context.tokens)]
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    batch: list[tuple[SegmentId, bytearray]]
-    tip: str | None
-    done: Callable[[int, str | None], None]
+    def _show_use(self) -> None:
+        if self._store:
+            self._store.use(self._chain[-1] if self._chain else None)
+
+    def _remember_rates(self) -> None:
+        if self._store and self._are_rates_new:
+            self._are_rates_new = False
+            self._store.remember("rates", self._rates.to_json())
 
 
-class _Writer:
-    """A thread that publishes segments in order, so that the answer's reader never waits for the disk."""
+def _parts(hits: Sequence[Hit], kind: str, n_resident: int) -> list[tuple[Hit, Part]]:
+    """The files a restore behind `n_resident` tokens reads, in order."""
+    parts: list[tuple[Hit, Part]] = []
+    if kind != "recurrent":
+        parts.extend((hit, "rows") for hit in hits if hit.end > n_resident)
+    if kind in ("hybrid", "recurrent") and hits:
+        parts.append((hits[-1], "state"))
+    return parts
 
-    def __init__(self, store: KvStore) -> None:
-        self._store = store
-        self._jobs: queue.Queue[_Job | None] = queue.Queue(_QUEUED_SEGMENTS)
-        self._failed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="kv-writer", daemon=True)
-        self._thread.start()
 
-    def put(
-        self, batch: list[tuple[SegmentId, bytearray]], tip: str | None, done: Callable[[int, str | None], None]
-    ) -> None:
-        """Publish a batch, then call `done` with the bytes written and `tip`, or the last key before a failure."""
-        self._jobs.put(_Job(batch, tip, done))
+def _bytes(parts: Sequence[tuple[Hit, Part]]) -> int:
+    return sum(hit.rows_bytes if part == "rows" else hit.state_bytes for hit, part in parts)
 
-    def has_failed(self) -> bool:
-        """True once after a write failed: what follows it in its chain cannot be found."""
-        failed = self._failed.is_set()
-        self._failed.clear()
-        return failed
 
-    def drain(self) -> None:
-        self._jobs.join()
-
-    def close(self) -> None:
-        self._jobs.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            n_bytes, tip = 0, job.tip
-            for segment, payload in job.batch:
-                try:
-                    n_bytes += self._store.write(segment, payload)
-                except OSError:
-                    # A full or read-only disk costs the next resume a prefill, nothing else.
-                    self._failed.set()
-                    tip = segment.parent.hex() if segment.start else None
-                    break
-            job.done(n_bytes, tip)
-            self._jobs.task_done()
-        self._jobs.task_done()
+def _words(error: OSError) -> str:
+    return error.strerror or str(error)

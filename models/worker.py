@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from models import protocol
-from models.engine import Event, Failed
+from models.engine import Event, Failed, Prompt
 from models.errors import EngineError
+from models.kvsettings import KvSettings
 
 if TYPE_CHECKING:
     from models.local import LocalEngine
@@ -54,13 +55,29 @@ class Worker:
                 if op == "cancel":
                     self._cancel(request_id)
                 else:
-                    self._queue.put(request)
+                    self._enqueue(request)
         # The front end is gone: stop what runs, nobody reads it.
         self._is_orphan = True
         with self._state_lock:
             if self._engine:
                 self._engine.cancel()
         self._queue.put(None)
+
+    def _enqueue(self, request: dict[str, Any]) -> None:
+        if request["op"] in ("prepare", "generate"):
+            # One that cannot be understood fails when it is served, where somebody is told.
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                request["prompt"] = protocol.prompt_from_json(request["prompt"])
+        self._queue.put(request)
+        with self._state_lock:
+            if self._engine and "prompt" in request:
+                self._engine.hurry()
+
+    def _next_prompt(self) -> Prompt | None:
+        """The prompt that somebody waits with; a shutdown or a count can wait for what is kept."""
+        with self._queue.mutex:
+            prompts = [request["prompt"] for request in self._queue.queue if request and "prompt" in request]
+        return next((prompt for prompt in prompts if isinstance(prompt, Prompt)), None)
 
     def _cancel(self, request_id: int) -> None:
         with self._state_lock:
@@ -96,15 +113,16 @@ class Worker:
                 settings = request["settings"]
                 for name in ("model_path", "cache_dir", "data_dir"):
                     settings[name] = Path(settings[name])
-                self._engine = LocalEngine(LocalSettings(**settings), emit)
+                settings["kv"] = KvSettings(**settings["kv"])
+                settings["loras"] = tuple((Path(path), scale) for path, scale in settings["loras"])
+                self._engine = LocalEngine(LocalSettings(**settings), emit, next_prompt=self._next_prompt)
         elif self._engine is None:
             raise EngineError("The model is not loaded.")
         elif op == "prepare":
-            self._engine.prepare(protocol.prompt_from_json(request["prompt"]), emit)
+            self._engine.prepare(request["prompt"], emit)
             return  # like that of `generate`, its end is `Stored`
         elif op == "generate":
-            prompt = protocol.prompt_from_json(request["prompt"])
-            self._engine.generate(prompt, protocol.sampling_from_json(request["sampling"]), emit)
+            self._engine.generate(request["prompt"], protocol.sampling_from_json(request["sampling"]), emit)
             return  # its end is `Stored`, which may come later from the writer's thread
         elif op == "count":
             self._write({"id": request["id"], "event": "counted", "n": self._engine.count(request["text"])})

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import TYPE_CHECKING
 
-from models.engine import Engine, Event, Failed, Prepared, Prompt, Sampling, Stored
+from models.engine import Engine, Event, Failed, Finished, Prepared, Prompt, Sampling, Stored
 from models.errors import EngineError
 from sessions.conversation import Message, Session, SessionSummary
 from sessions.errors import BadRequest, SessionClosed
 from sessions.history import entries, open_question, prompt_messages, title_of
 from sessions.journal import Journal, recover_one, settle
-from sessions.purge import ForgetKV, delete_forever, forget_nothing
+from sessions.purge import ForgetKV, delete_forever, forget_dead, forget_nothing
 from sessions.turn import Turn, checked, close_events, missing_runs
 
 if TYPE_CHECKING:
@@ -144,18 +144,23 @@ class SessionManager:
         asked_at = self._monotonic()
         text = checked(text)
         self._writable(session_id)
-        async with self._exclusive():
+        async with AsyncExitStack() as held:
+            await held.enter_async_context(self._exclusive())
             self._writable(session_id)  # it may have been closed while this one waited
-            with Journal(self._store.journal_dir, session_id, monotonic=self._monotonic) as journal:
-                history = self._history(session_id, journal)
-                question = self._store.add_question(session_id, text, title=title_of(text))
-                self._turn = Turn(self._store, self._engine, journal, [*history, question], monotonic=self._monotonic)
-                try:
-                    async with aclosing(self._turn.events(sampling, asked_at=asked_at)) as events:
-                        async for event in events:
-                            yield event
-                finally:
-                    self._turn = None
+            journal = held.enter_context(Journal(self._store.journal_dir, session_id, monotonic=self._monotonic))
+            history = self._history(session_id, journal)
+            question = self._store.add_question(session_id, text, title=title_of(text))
+            turn = Turn(self._store, self._engine, journal, [*history, question], monotonic=self._monotonic)
+            self._turn = turn
+            held.callback(self._end_turn)
+            async with aclosing(turn.events(sampling, asked_at=asked_at)) as events:
+                async for event in events:
+                    yield event
+                    if isinstance(event, Finished):
+                        # Only KV is still to be written: the next message does not wait for that.
+                        await held.aclose()
+                    elif isinstance(event, Stored):
+                        self._forget_if_deleted(session_id)
 
     async def stop(self) -> None:
         """End the running answer (what was said is kept) or the running `open`."""
@@ -163,6 +168,14 @@ class SessionManager:
             await self._engine.cancel()
 
     # --- inside ---
+
+    def _end_turn(self) -> None:
+        self._turn = None
+
+    def _forget_if_deleted(self, session_id: str) -> None:
+        """Delete the KV of a conversation that was deleted while it was being written."""
+        if not self._store.has_session(session_id):
+            forget_dead(self._store, self._forget_kv)
 
     @asynccontextmanager
     async def _exclusive(self) -> AsyncIterator[None]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from sessions.store import Store
 
 ForgetKV = Callable[[list[str], list[str]], None]
-"""Deletes KV segments: (tips of deleted conversations, tips of all others), hex keys."""
+"""Deletes KV segments no living conversation reaches: (tips of deleted conversations, tips of all others), hex keys."""
 
 
 def forget_nothing(dead: list[str], alive: list[str]) -> None:
@@ -28,7 +28,13 @@ def delete_forever(store: Store, session_id: str, forget_kv: ForgetKV) -> None:
     with Journal(store.journal_dir, session_id, monotonic=time.monotonic) as journal:
         store.purge(session_id)
         journal.remove()
+    forget_dead(store, forget_kv)
+
+
+def forget_dead(store: Store, forget_kv: ForgetKV) -> None:
+    """Delete the KV that no living conversation reaches."""
     dead, alive = store.tips()
+    # Also without a dead tip: an engine that was killed may have stored segments and not said so.
+    forget_kv(dead, alive)
     if dead:
-        forget_kv(dead, alive)
         store.forget_dead_tips()

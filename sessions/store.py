@@ -7,6 +7,8 @@ way out) for whatever the disk or the database file does.
 from __future__ import annotations
 
 # ruff: noqa: S608 - SQL is put together from constants of this module only
+import contextlib
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,6 +34,8 @@ from sessions.rows import (
 )
 
 BUSY_S = 5.0
+RESERVE_BYTES = 16 << 20
+"""Disk space that conversations can count on while there is anything to delete for it."""
 
 ELSEWHERE = "or choose another folder with --data-dir."
 
@@ -51,10 +55,15 @@ WAYS_OUT: Mapping[str, str] = {
 class Store:
     """The database `chat.db` in a data folder, created when missing, readable by its owner only."""
 
-    def __init__(self, data_dir: Path, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, data_dir: Path, *, clock: Callable[[], float] = time.time, make_room: Callable[[int], None] | None = None
+    ) -> None:
+        """`make_room` frees so many bytes on a disk that runs full, of what is worth less than a message."""
         self.path = data_dir / "chat.db"
         self._clock = clock
+        self._make_room = make_room
         with self._reporting():
+            self._keep_reserve()
             make_private_folder(data_dir)
             make_private_folder(self.journal_dir)
             with _setup_lock(data_dir):
@@ -98,6 +107,10 @@ class Store:
         if not rows:
             raise SessionNotFound(f"There is no conversation {session_id}.")
         return to_session(rows[0])
+
+    def has_session(self, session_id: str) -> bool:
+        """True unless the conversation was deleted for good."""
+        return bool(self._rows("SELECT 1 AS one FROM sessions WHERE id = ?", session_id))
 
     def find(self, prefix: str) -> Session:
         """Return the one conversation whose id begins so. Raises `SessionNotFound`, `BadRequest`."""
@@ -229,6 +242,14 @@ class Store:
                 [n_bytes, answer_id],
             )
 
+    def kv_tips(self) -> dict[str, list[tuple[str, str]]]:
+        """Return (fingerprint, KV tip), both hex, of each conversation that has any, in the trash or not, by its id."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        rows = "SELECT session_id, fingerprint, tip FROM kv_tips WHERE session_id IN (SELECT id FROM sessions)"
+        for row in self._rows(rows):
+            found.setdefault(row["session_id"], []).append((row["fingerprint"], row["tip"]))
+        return found
+
     def tips(self) -> tuple[list[str], list[str]]:
         """Return the KV tips (hex) of deleted conversations, and those of all others."""
         rows = self._rows("SELECT tip, session_id IN (SELECT id FROM sessions) AS is_alive FROM kv_tips ORDER BY tip")
@@ -269,9 +290,17 @@ class Store:
                 f"make room or change its permissions, {ELSEWHERE}"
             ) from error
 
+    def _keep_reserve(self) -> None:
+        """See that there is room for what is about to be said; failing that, the write itself will tell."""
+        if self._make_room:
+            with contextlib.suppress(OSError):
+                if shutil.disk_usage(self.path.parent).free < RESERVE_BYTES:
+                    self._make_room(RESERVE_BYTES)
+
     @contextmanager
     def _transaction(self) -> Iterator[Database]:
         with self._reporting():
+            self._keep_reserve()
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db

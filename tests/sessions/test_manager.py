@@ -462,3 +462,52 @@ async def test_a_turn_writes_few_database_bytes(store: Store, n_question: int, n
     asked, answered = store.messages(session.id)[-2:]
     n_payload = sum(len(m.text.encode()) + 4 * len(m.run.ids) for m in (asked, answered) if m.run)
     assert written <= 3 * n_payload + 32 * 1024
+
+
+async def test_the_next_message_does_not_wait_for_the_disk(store: Store, session: Session) -> None:
+    """A turn whose KV is still being written is over for the next one; its key is recorded when it comes."""
+    engine = FakeEngine()
+    engine.store_gate = asyncio.Event()
+    manager = make_manager(store, engine)
+    finished = asyncio.Event()
+
+    async def first_turn() -> None:
+        async for event in manager.send(session.id, "one", GREEDY):
+            if isinstance(event, Finished):
+                finished.set()
+
+    first = asyncio.create_task(first_turn())
+    await asyncio.wait_for(finished.wait(), 30)
+    second = manager.send(session.id, "two", GREEDY)
+    async for event in second:
+        if isinstance(event, Finished):
+            break
+    assert not first.done()
+    assert store.tips() == ([], [])
+    assert [text for role, text, _ in said(store, session) if role == "user"] == ["one", "two"]
+    engine.store_gate.set()
+    await asyncio.wait_for(first, 30)
+    assert len(store.tips()[1]) == 1
+    await second.aclose()
+
+
+async def test_kv_of_a_conversation_deleted_meanwhile_is_deleted(store: Store, session: Session) -> None:
+    """Deleting for good between the answer and its KV leaves neither tip nor segment."""
+    engine = FakeEngine()
+    engine.store_gate = asyncio.Event()
+    forgotten: list[tuple[list[str], list[str]]] = []
+    manager = SessionManager(store, engine, forget_kv=lambda dead, alive: forgotten.append((dead, alive)))
+    tip = None
+
+    def delete() -> None:
+        manager.delete_forever(session.id)
+        assert engine.store_gate
+        engine.store_gate.set()
+
+    async for event in manager.send(session.id, "one", GREEDY):
+        if isinstance(event, Finished):
+            asyncio.get_running_loop().call_soon(delete)
+        if isinstance(event, Stored):
+            tip = event.tip
+    assert forgotten == [([], []), ([tip], [])]
+    assert store.tips() == ([], [])

@@ -96,6 +96,19 @@ def test_kv_tips_keep_the_newest_of_each_model(store: Store) -> None:
     assert store.messages(session.id)[0].stats == TurnStats(ttft_s=1.0, kv_bytes_written=9)
 
 
+def test_kv_tips_belong_to_conversations_that_are_there(store: Store) -> None:
+    """By conversation, those in the trash too; deleted ones have none."""
+    kept, trashed, gone = (store.create_session() for _ in range(3))
+    for session, fingerprint in ((kept, "f1"), (kept, "f2"), (trashed, "f1"), (gone, "f1")):
+        store.record_kv(session.id, fingerprint=fingerprint, tip=f"{session.id} {fingerprint}")
+    store.set_trashed(trashed.id, trashed=True)
+    store.purge(gone.id)
+    assert store.kv_tips() == {
+        kept.id: [("f1", f"{kept.id} f1"), ("f2", f"{kept.id} f2")],
+        trashed.id: [("f1", f"{trashed.id} f1")],
+    }
+
+
 def test_purging_leaves_no_trace_of_the_text(store: Store) -> None:
     """After a purge the words are in no file of the data folder; the KV tips wait to be forgotten."""
     session = store.create_session(system="kumquat")
