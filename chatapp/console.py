@@ -19,6 +19,7 @@ INTERRUPTED = 130
 PHASES: dict[Phase, str] = {
     "load": "loading the model",
     "tune": "measuring the fastest settings",
+    "check": "checking that saved KV comes back",
     "restore": "restoring the conversation",
     "prefill": "reading the prompt",
     "decode": "answering",

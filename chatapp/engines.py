@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from models.errors import ModelError
 from sessions.files import make_private_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from chatapp.config import Settings
     from models.engine import Engine
     from models.fake import FakeDisk
@@ -18,11 +21,13 @@ def make_engine(settings: Settings) -> Engine:
     """Return an engine that is not loaded yet, its cache folder made; `ModelError` when there is no model."""
     make_private_folder(settings.cache_dir)
     if _is_fake(settings):
+        from models import misses
         from models.fake import FakeEngine
 
         rate = settings.engine.partition(":")[2]
         return FakeEngine(
-            disk=_fake_disk(settings),
+            disk=_fake_disk(settings) if settings.kv.enabled else None,
+            kv_note=None if settings.kv.enabled else misses.OFF,
             tokens_per_s=float(rate) if rate else None,
             n_ctx=settings.n_ctx or 32_768,
         )
@@ -40,6 +45,9 @@ def make_engine(settings: Settings) -> Engine:
         gpu_layers=settings.gpu_layers,
         threads=settings.threads,
         flash_attention=settings.flash_attention,
+        kv=settings.kv,
+        kv_type=settings.kv_type,
+        loras=settings.loras,
     )
 
 
@@ -47,12 +55,24 @@ def forget_kv(settings: Settings) -> ForgetKV:
     """Return what deletes KV from the cache the engine uses."""
     if _is_fake(settings):
         return lambda dead, alive: _fake_disk(settings).forget(sorted(set(dead) - set(alive)))
-    from models.kvstore import forget
+    from models.kvcare import forget
 
-    def forget_segments(dead: list[str], alive: list[str]) -> None:
-        forget(settings.cache_dir, dead, alive)
+    def forget_segments(_dead: list[str], alive: list[str]) -> None:
+        forget(settings.cache_dir, settings.data_dir, alive, clock=time.time)
 
     return forget_segments
+
+
+def kv_gives_way(settings: Settings) -> Callable[[int], None]:
+    """Return what frees bytes for conversations by deleting KV, where both lie on the same disk."""
+
+    def make_room(n_bytes: int) -> None:
+        if settings.cache_dir.stat().st_dev == settings.data_dir.stat().st_dev:
+            from models.kvcare import give_way
+
+            give_way(settings.cache_dir, n_bytes)
+
+    return make_room
 
 
 def _is_fake(settings: Settings) -> bool:

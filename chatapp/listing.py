@@ -19,7 +19,7 @@ def print_summaries(summaries: Sequence[SessionSummary], *, as_json: bool) -> No
     for summary in summaries:
         session = summary.session
         print_text(
-            f"{session.id}  {_when(session.updated_at)}  {summary.n_messages:>5}  {session.state:<4}  "
+            f"{session.id}  {when(session.updated_at)}  {summary.n_messages:>5}  {session.state:<4}  "
             f"{clean_line(session.title, 80) or '(empty)'}\n"
         )
 
@@ -32,7 +32,7 @@ def print_conversation(session: Session, messages: Sequence[Message], *, as_json
     print_text(f"{clean_line(session.title, 80) or '(empty)'}\n{session.id}, {session.state}\n")
     for message in messages:
         status = "" if message.status == "complete" else f" ({message.status})"
-        print_text(f"\n--- {message.role}{status}, {_when(message.created_at)}\n{message.text.rstrip()}\n")
+        print_text(f"\n--- {message.role}{status}, {when(message.created_at)}\n{message.text.rstrip()}\n")
 
 
 def print_change(session: Session, said: str, *, as_json: bool) -> None:
@@ -61,5 +61,6 @@ def print_figures(figures: Mapping[str, object], *, as_json: bool) -> None:
         print_text(f"{name:<{width}}  {value}\n")
 
 
-def _when(seconds: float) -> str:
+def when(seconds: float) -> str:
+    """Local date and time of a moment (epoch s)."""
     return datetime.fromtimestamp(seconds, tz=UTC).astimezone().strftime("%Y-%m-%d %H:%M")

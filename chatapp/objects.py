@@ -22,6 +22,9 @@ STATS_KEYS = (
     "kv_bytes_per_token",
     "kv_bytes_written",
     "miss_reason",
+    "restore_decision",
+    "restore_estimate_s",
+    "prefill_estimate_s",
 )
 
 

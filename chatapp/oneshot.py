@@ -11,7 +11,7 @@ import click
 
 from chatapp.config import Settings
 from chatapp.console import INTERRUPTED, Narrator, interrupts, print_json, print_text
-from chatapp.engines import forget_kv, make_engine
+from chatapp.engines import forget_kv, kv_gives_way, make_engine
 from chatapp.objects import answer_object
 from models.engine import Engine, Event, Failed, Finished, Piece, Progress, Sampling, Stored
 from sessions.conversation import MessageStatus
@@ -37,7 +37,7 @@ async def run(settings: Settings, question: Question) -> int:
     """Load the model, ask, print; return the exit code. Engines' failures are `ClickException`s."""
     if question.is_ephemeral:
         return await _run_ephemeral(settings, question)
-    with closing(Store(settings.data_dir)) as store:
+    with closing(Store(settings.data_dir, make_room=kv_gives_way(settings))) as store:
         recover(store)
         session = store.find(question.session) if question.session else None
         engine = make_engine(settings)
@@ -91,6 +91,8 @@ async def _print(
         narrator.clear()
         info = engine.info
         printed.finish(session_id, info.name if info else None)
+        for note in printed.notes():
+            narrator.hint(note)
         if printed.failed:
             raise click.ClickException(printed.failed.message)
         if session_id and not question.as_json:
@@ -108,6 +110,7 @@ class _Printed:
         self._ids: list[int] = []
         self._finished: Finished | None = None
         self.failed: Failed | None = None
+        self.kv_note: str | None = None
 
     def take(self, event: Event) -> None:
         """Print or remember an event."""
@@ -125,8 +128,15 @@ class _Printed:
             case Stored() if self._finished:
                 stats = replace(self._finished.stats, kv_bytes_written=event.kv_bytes_written)
                 self._finished = replace(self._finished, stats=stats)
+                self.kv_note = event.note
             case Failed() if not self._finished:
                 self.failed = event
+
+    def notes(self) -> list[str]:
+        """What to say about stored KV, if it was not used or not kept."""
+        reason = self._finished.stats.miss_reason if self._finished else None
+        notes = [f"Not from disk: {reason}."] if reason and self._question.session else []
+        return notes + ([f"{self.kv_note}."] if self.kv_note else [])
 
     def finish(self, session_id: str | None, model: str | None) -> None:
         """Print what is still to be printed; nothing when there is no answer at all."""

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import closing
 
 from chatapp.config import Settings
-from chatapp.engines import forget_kv, make_engine
+from chatapp.engines import forget_kv, kv_gives_way, make_engine
 from chatapp.tui.app import ChatApp
 from models.engine import Sampling
 from sessions.journal import recover
@@ -16,7 +16,7 @@ from sessions.store import Store
 
 def open_window(settings: Settings, session_id: str | None) -> None:
     """Run the window until the user leaves. Raises our errors when it cannot even open."""
-    with closing(Store(settings.data_dir)) as store:
+    with closing(Store(settings.data_dir, make_room=kv_gives_way(settings))) as store:
         recover(store)
         session = store.find(session_id) if session_id else None
         asyncio.run(_run(settings, store, session.id if session else None))

@@ -66,6 +66,7 @@ class Readings:
         self.stats = TurnStats()
         self.speeds: deque[float] = deque([0.0] * N_SAMPLES, maxlen=N_SAMPLES)
         self.is_first = False
+        self.kv_note: str | None = None
         self._in_turn = False
         self._sample_start = 0.0
         self._sample_tokens = 0
@@ -101,6 +102,7 @@ class Readings:
                 self._finished(event, now)
             case Stored():
                 self.stats = replace(self.stats, kv_bytes_written=event.kv_bytes_written)
+                self.kv_note = event.note
             case Failed():
                 self._enter("failed", now)
             case Loaded():

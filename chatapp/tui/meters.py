@@ -24,11 +24,14 @@ _PHASES = {
     "failed": "failed",
     "load": "loading the model",
     "tune": "measuring this machine",
+    "check": "checking that saved KV comes back",
     "restore": "restore: reading KV from disk",
     "prefill": "prefill: reading the prompt",
     "decode": "decode: writing",
 }
-_SHORT_PHASES = {"idle": "ready", "waiting": "starting", "load": "loading", "tune": "measuring"}
+_SHORT_PHASES = {"idle": "ready", "waiting": "starting", "load": "loading", "tune": "measuring", "check": "checking"}
+_ONCE = ("tune", "check")
+"""Parts of a load that happen once for a model and a machine, and that have a name of their own."""
 _MARKS = (("█", "$primary"), ("▓", "$secondary"), ("░", "$accent"))
 """Resident, restored, prefilled: told apart by the glyph too, for screens without colour."""
 
@@ -39,7 +42,7 @@ def phase_text(readings: Readings, model: ModelState, now: float) -> Content:
         return Content.assemble(("no model", "bold $error"), "\n", ("see the message on the left", MUTED))
     busy = readings.activity not in ("idle", "failed", "queued", "waiting")
     shown = readings if model.info or busy else model.progress
-    activity = shown.activity if model.info or busy else ("tune" if shown.activity == "tune" else "load")
+    activity = shown.activity if model.info or busy or shown.activity in _ONCE else "load"
     style = "bold $error" if activity == "failed" else "bold $success" if activity == "idle" else "bold $accent"
     return Content.assemble((_PHASES[activity], style), "\n", _progress(shown, now))
 
@@ -115,6 +118,8 @@ def resume_text(readings: Readings) -> Content:
     reason = readings.reuse.miss_reason if readings.reuse else None
     if reason and not readings.is_first:
         parts.append(("\nnot from disk: " + clean_line(reason, 120), "$warning"))
+    if readings.kv_note:
+        parts.append(("\n" + clean_line(readings.kv_note, 120), "$warning"))
     return Content.assemble(*parts)
 
 
@@ -135,11 +140,15 @@ def model_text(model: ModelState) -> Content:
     flash = "on" if info.flash_attention else "off"
     layers = f" · {info.gpu_layers} GPU layers" if info.gpu_layers else ""
     note = f"\n{clean_line(info.kv_note, 120)}" if info.kv_note else ""
+    kind = "" if info.memory_kind == "dense" else f"\n{info.memory_kind} memory"
+    if info.kv_state_bytes:
+        kind += f", {words.size(info.kv_state_bytes)} a state"
+    kv_type = "" if info.kv_type == "f16" else f" · KV {info.kv_type}"
     return Content.assemble(
         (clean_line(info.name, WIDTH * 2), "bold"),
         "\n",
         (
-            f"flash attention {flash}\n{info.threads} thread{'s' if info.threads != 1 else ''}{layers}",
+            f"flash attention {flash}\n{info.threads} thread{'s' if info.threads != 1 else ''}{layers}{kv_type}{kind}",
             MUTED,
         ),
         (note, "$warning"),
@@ -152,7 +161,7 @@ def one_line(readings: Readings, model: ModelState, now: float, width: int) -> C
         return Content.assemble(("no model", "bold $error"))
     loading = model.info is None
     shown = model.progress if loading else readings
-    activity = "load" if loading and shown.activity != "tune" else shown.activity
+    activity = "load" if loading and shown.activity not in _ONCE else shown.activity
     phase = _SHORT_PHASES.get(activity, activity)
     if shown.total and activity not in ("idle", "failed"):
         phase += f" {shown.done / shown.total:.0%}"
