@@ -18,7 +18,7 @@ BIN := .venv/bin
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test check ci bench pictures format clean python env dev-env
+.PHONY: help chat test check ci mutants bench bench-peer bench-kv llama-server pictures format clean python env dev-env
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
@@ -38,6 +38,11 @@ chat: env
 test: dev-env
 	@$(BIN)/python -m pytest $(ARGS)
 
+# Hours of damage instead of seconds: containers, folders through the real model, killed programs.
+mutants: dev-env
+	@$(BIN)/python -m pytest tests/models/test_kvformat.py tests/models/test_kv_mutants.py tests/models/test_kv_processes.py \
+		--timeout 0 --mutants 10000000 --model-mutants 500 --kv-kills 200 $(ARGS)
+
 check: dev-env
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
@@ -49,6 +54,16 @@ ci: test
 
 bench: env
 	@$(BIN)/chatapp bench resume --tokens 4000 --json
+
+# The server of the same llama.cpp with the same flags: compiled once, 10 minutes on 2 cores; prints where it is.
+llama-server: env
+	@$(BIN)/python -m tools.llama_server
+
+bench-peer: env
+	@server="$$($(BIN)/python -m tools.llama_server)" && $(BIN)/python -m benchmarks.peer --server "$$server" $(ARGS)
+
+bench-kv: env
+	@$(BIN)/python -m benchmarks.kvstore $(ARGS)
 
 pictures: dev-env
 	@$(BIN)/python -m tools.pictures
