@@ -31,6 +31,7 @@ from models.engine import (
     Stored,
 )
 from models.errors import EngineError
+from models.kvsettings import DEFAULT_KV
 from sessions.history import entries, prompt_messages
 from sessions.manager import SessionManager
 from sessions.store import Store
@@ -59,7 +60,8 @@ class ResumeFigures:
     `live` is the next turn without leaving; `restored` the same turn in a new process whose KV was restored when
     the conversation was opened (`restore_s`); `cold` the same turn with nothing stored, with the faster of flash
     attention on and off. `restored_evaluated_tokens` counts everything evaluated from opening to the first
-    token; with its glue the message is `message_and_glue_tokens`. `turn_*` describe the last turn of the history.
+    token; `message_and_glue_tokens` is what a live turn evaluates: the message with its glue, but for its opening,
+    which was evaluated with the turn before. `turn_*` describe the last turn of the history.
     """
 
     history_tokens: int
@@ -111,7 +113,8 @@ def resume(settings: Settings, *, n_tokens: int) -> dict[str, object]:
 
     with tempfile.TemporaryDirectory(prefix="chatapp-bench-") as folder:
         root = Path(folder)
-        own = replace(settings, data_dir=root / "data", cache_dir=root / "cache")
+        # The user's limits on stored KV would be measured instead of the program.
+        own = replace(settings, data_dir=root / "data", cache_dir=root / "cache", kv=DEFAULT_KV)
         return asdict(asyncio.run(_resume(own, n_tokens)))
 
 
@@ -147,7 +150,9 @@ async def _resume(settings: Settings, n_tokens: int) -> ResumeFigures:
             restored.append(replace(turn, evaluated=turn.evaluated + opened.prefilled))
         finally:
             await engine.close()
-    cold_on, cold_off = await _cold(settings, prompt, "on"), await _cold(settings, prompt, "off")
+    cold_on = await _cold(settings, prompt, "on")
+    # Quantized KV needs flash attention.
+    cold_off = await _cold(settings, prompt, "off") if settings.kv_type == "f16" else float("inf")
     cold_ttft_s = min(cold_on, cold_off)
     restored_ttft_s, restore_s = _median([turn.ttft_s for turn in restored]), _median(restores)
     live_ttft_s = _median([turn.ttft_s for turn in live])

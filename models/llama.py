@@ -436,8 +436,11 @@ class Context:
 
     @property
     def is_pushed_back(self) -> bool:
-        """True if so many cells lie before or between those of the prefix that attention is slower for it."""
-        return self.cells_end > len(self.tokens) + _PUSHED_BACK_CELLS
+        """True if so many cells lie before or between those of the prefix that attention is slower for it.
+
+        A long prefix must be pushed back further: moving it costs more, and the same cells slow it down less.
+        """
+        return self.cells_end > len(self.tokens) + max(_PUSHED_BACK_CELLS, len(self.tokens) // 4)
 
     def compact(self) -> bool:
         """Move the prefix to the front of the cache by save, clear and restore; the logits behind it stay the same.
@@ -524,6 +527,7 @@ class Context:
             return False
         lib.llama_memory_seq_cp(self._memory, 1, 0, begin, end)
         lib.llama_memory_seq_rm(self._memory, 1, -1, -1)
+        self.cells_end -= stop - end  # rows that were cut off were the last ones
         self._needs_state = self._kind == "hybrid"
         if not self._needs_state and not self._spans(end):
             self.clear()

@@ -27,12 +27,13 @@ from models.engine import (
     Prepared,
     Progress,
     Prompt,
+    Role,
     Sampling,
     Stored,
     TokenRun,
     TurnStats,
 )
-from models.errors import ModelError, PromptTooLong
+from models.errors import ModelError, PromptTooLong, TemplateError
 from models.fingerprint import weights_hash
 from models.kvopen import fingerprint_of, open_kv
 from models.kvsettings import DEFAULT_KV, KvSettings
@@ -119,6 +120,7 @@ class LocalEngine:
             check=lambda: emit(Progress("check", 0, 1)),
         )
         self._next_prompt = next_prompt
+        self._openings: dict[Role, list[int]] = {}
         self._cancel_lock = threading.Lock()
         self._is_closing = False
         self._residency = Residency(
@@ -215,16 +217,19 @@ class LocalEngine:
     def prepare(self, prompt: Prompt, emit: Emit) -> None:
         """Make a history resident and keep what had to be prefilled; emits the events of `Engine.prepare`."""
         runs = self._runs(prompt)
-        tokens = _joined(runs)
-        self._check_room(len(tokens))
+        history = _joined(runs)
+        self._check_room(len(history))
+        # Behind a system prompt alone it would be part of what all conversations share.
+        ahead = self._ahead(prompt.entries[-1].role, len(history)) if len(runs) > 1 else []
+        tokens = [*history, *ahead]
         with self._residency.undisturbed():
             outcome = self._ensure(tokens, len(tokens), prompt, runs, emit)
         if not outcome.is_complete:
             emit(Failed("cancelled", "Stopped."))
             return
-        emit(self._prepared(outcome, runs))
+        emit(self._prepared(_without(outcome, len(ahead)), runs))
         if prompt.store_kv:
-            self._residency.capture(_ends(runs), self._stored(emit))
+            self._residency.capture([*_ends(runs)[:-1], len(tokens)], self._stored(emit))
             self._residency.tidy()
         else:
             self._stored(emit)(Written(0, None))
@@ -277,6 +282,17 @@ class LocalEngine:
                 "start a new session, or a larger context with --ctx."
             )
         return room
+
+    def _ahead(self, previous: Role, n_history: int) -> list[int]:
+        """What every message of a user begins with behind `previous`, if there is room for it."""
+        if previous not in self._openings:
+            try:
+                glue = self._glue.opening(previous, "user") if previous != "user" else ""
+            except TemplateError:
+                glue = ""
+            self._openings[previous] = self._model.tokenize(glue, True) if glue else []
+        opening = self._openings[previous]
+        return opening if n_history + len(opening) <= self._context.n_ctx else []
 
     def _ensure(
         self, tokens: list[int], reusable: int, prompt: Prompt, runs: Sequence[TokenRun], emit: Emit
@@ -384,26 +400,36 @@ class LocalEngine:
     def _close_turn(
         self, prompt: Prompt, runs: tuple[TokenRun, ...], finished: Finished, emit: Emit, *, stored: bool
     ) -> None:
-        """Evaluate the last sampled token and the closing glue, so that the next turn starts at a stored point.
+        """Evaluate the last sampled token, the closing glue, and what the next message begins with in any case.
 
-        A prompt that waits already does not wait for this: the glue is part of it if it goes on with this
-        conversation, and then its own end is early enough to put both turns on disk.
+        So the next turn starts at a stored point and evaluates little but the message. A prompt that waits already
+        does not wait for this: if it goes on with this conversation it contains the glue, and then its own end is
+        early enough to put both turns on disk.
         """
         done = self._stored(emit)
         if not (stored and prompt.store_kv):
             done(Written(0, None))
             return
         runs = (*runs, finished.run)
-        tokens = _joined(runs)
+        history = _joined(runs)
+        tokens = [*history, *self._ahead("assistant", len(history))]
         # Nothing is looked up for this: what was evaluated is resident, a handful of tokens is missing.
         self._residency.ensure(Request(tokens, len(tokens), 0, keeps=False), lambda _phase, _done, _total: None)
         following = self._next_prompt()
-        if following and _known_tokens(following)[: len(tokens)] == tokens:
+        if following and _known_tokens(following)[: len(history)] == history:
             done(Written(0, self._residency.tip))
             return
         n_resident = len(self._context.tokens)
-        self._residency.capture([*(end for end in _ends(runs) if end < n_resident), n_resident], done)
+        self._residency.capture([*(end for end in _ends(runs)[:-1] if end < n_resident), n_resident], done)
         self._residency.tidy()
+
+
+def _without(outcome: Outcome, n_ahead: int) -> Outcome:
+    """The outcome as the history alone has it: the tokens put behind it are the last, whichever way they came."""
+    prefilled = max(0, outcome.prefilled - n_ahead)
+    restored = max(0, outcome.restored - (n_ahead - (outcome.prefilled - prefilled)))
+    taken = outcome.prefilled - prefilled + outcome.restored - restored
+    return replace(outcome, prefilled=prefilled, restored=restored, resident=outcome.resident - (n_ahead - taken))
 
 
 def _known_tokens(prompt: Prompt) -> list[int]:

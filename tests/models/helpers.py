@@ -106,6 +106,16 @@ def one(kind: type[E], events: Iterable[Event]) -> E:
     return found
 
 
+def n_ahead(prepared: Prepared) -> int:
+    """Tokens of the newest message that a local engine evaluates before it is written: its opening glue."""
+    return prepared.runs[-1].body_start
+
+
+def n_new(prepared: Prepared) -> int:
+    """Tokens that no engine can have evaluated before: the message without its opening, and the answer's opening."""
+    return len(prepared.runs[-1].ids) - n_ahead(prepared) + len(prepared.opening)
+
+
 def after(prompt: Prompt, events: Iterable[Event], question: str) -> Prompt:
     """The prompt of the next turn: what a finished one left in the KV cache, and a new question."""
     events = list(events)

@@ -25,7 +25,7 @@ from models.engine import (
 )
 from models.kvfolder import KvFolder
 from models.llama import KvType
-from tests.models.helpers import damage, one, segment_files
+from tests.models.helpers import damage, n_ahead, n_new, one, segment_files
 from tests.models.tiny_models import build
 
 MEMORY_KINDS = ("dense", "sliding window", "hybrid", "recurrent", "moe", "q8_0")
@@ -137,11 +137,6 @@ def told(_original: Told, tmp_path: Path) -> Told:
     return replace(_original, root=tmp_path)
 
 
-def n_new(turn: Turn) -> int:
-    """What a turn cannot reuse: the new message and the opening of the answer."""
-    return len(turn.prepared.runs[-1].ids) + len(turn.prepared.opening)
-
-
 async def test_same_process(told: Told) -> None:
     """Switching to another conversation and back evaluates the new message only, and answers as if never left."""
     async with program(told.model, told.root, told.kind) as chat:
@@ -151,7 +146,8 @@ async def test_same_process(told: Told) -> None:
         turn = await chat.ask(told.second.entries, QUESTIONS[2])
     assert (back.resident + back.restored, back.prefilled) == (n_tokens(told.second.entries), 0)
     assert (back.restored > back.resident, back.miss_reason) == (True, None)
-    assert (turn.prepared.resident, turn.prepared.prefilled) == (n_tokens(told.second.entries), n_new(turn))
+    n_reused = n_tokens(told.second.entries) + n_ahead(turn.prepared)
+    assert (turn.prepared.resident, turn.prepared.prefilled) == (n_reused, n_new(turn.prepared))
     assert turn.ids == told.third.ids
 
 
@@ -159,7 +155,8 @@ async def test_new_process(told: Told) -> None:
     """A fresh process restores the whole history; the continuation is token for token the live one."""
     async with program(told.model, told.root, told.kind) as chat:
         turn = await chat.ask(told.second.entries, QUESTIONS[2])
-    assert (turn.prepared.restored, turn.prepared.prefilled) == (n_tokens(told.second.entries), n_new(turn))
+    n_reused = n_tokens(told.second.entries) + n_ahead(turn.prepared)
+    assert (turn.prepared.restored, turn.prepared.prefilled) == (n_reused, n_new(turn.prepared))
     assert (turn.prepared.miss_reason, turn.stats.restore_decision) == (None, "restore")
     assert turn.ids == told.third.ids
 
@@ -170,10 +167,9 @@ async def test_fork(told: Told) -> None:
         before = {path: path.stat().st_mtime_ns for path in segment_files(told.root / "cache" / "kv")}
         turn = await chat.ask(told.first.entries, "Is there a ferry?")
         again = await chat.ask(told.second.entries, QUESTIONS[2])
-    # A dense cache also takes the glue that the other question began with.
-    assert turn.prepared.restored >= n_tokens(told.first.entries)
-    assert turn.prepared.restored + turn.prepared.prefilled == n_tokens(told.first.entries) + n_new(turn)
-    assert again.prepared.prefilled == n_new(again)
+    n_reused = n_tokens(told.first.entries) + n_ahead(turn.prepared)
+    assert (turn.prepared.restored, turn.prepared.prefilled) == (n_reused, n_new(turn.prepared))
+    assert again.prepared.prefilled == n_new(again.prepared)
     assert again.ids == told.third.ids
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
@@ -182,10 +178,10 @@ async def test_edit_in_the_middle(told: Told) -> None:
     """With the second question changed, all before it is reused; the answer is that of a program without stored KV."""
     async with program(told.model, told.root, told.kind) as chat:
         turn = await chat.ask(told.first.entries, QUESTIONS[1].replace("winter", "summer"))
-    expected = n_tokens(told.first.entries)
+    expected = n_tokens(told.first.entries) + n_ahead(turn.prepared)
     assert turn.prepared.miss_reason is None
     assert turn.prepared.restored >= expected
-    assert turn.prepared.prefilled <= n_new(turn)
+    assert turn.prepared.prefilled <= n_new(turn.prepared)
     if told.kind not in ("dense", "moe", "q8_0"):
         assert turn.prepared.restored == expected
 
@@ -201,7 +197,7 @@ async def test_damaged(told: Told) -> None:
         assert turn.prepared.miss_reason == "damaged file set aside: its checksum does not match"
         assert turn.prepared.restored == 0
         following = await chat.ask(turn.entries, "And then?")
-        assert following.prepared.prefilled == n_new(following)
+        assert following.prepared.prefilled == n_new(following.prepared)
     kv.remove_generation(generation)
     kv.index_path.unlink()
     async with program(told.model, told.root, told.kind) as chat:

@@ -25,11 +25,15 @@ from tests.models.helpers import (
     copy_notes,
     kinds,
     local_settings,
+    n_ahead,
+    n_new,
     one,
     segment_files,
 )
 
 GREEDY = Sampling(temperature=0, max_tokens=12)
+N_OPENING = 3
+"""Tokens of the starter model's `<|im_start|>user` and line break."""
 
 
 class Heard:
@@ -129,8 +133,8 @@ def test_the_next_turn_evaluates_only_what_is_new(heard: Heard) -> None:
     events = heard.generate(first)
     second = after(first, events, "And another one.")
     prepared = one(Prepared, heard.generate(second))
-    assert prepared.resident == n_run_tokens(events)
-    assert prepared.prefilled == len(prepared.runs[-1].ids) + len(prepared.opening)
+    assert prepared.resident == n_run_tokens(events) + n_ahead(prepared)
+    assert prepared.prefilled == n_new(prepared)
     assert (prepared.restored, prepared.miss_reason) == (0, None)
 
 
@@ -140,12 +144,14 @@ def test_a_turn_writes_its_new_tokens_and_little_more(heard: Heard) -> None:
     n_before, bytes_before = 0, sum(path.stat().st_size for path in segment_files(heard.kv))
     for question in ("And its size?", "And its colour?"):
         events = heard.generate(prompt)
-        n_new = n_run_tokens(events) - n_before
+        # The glue that the next message begins with is written with this turn instead of the next.
+        n_all = n_run_tokens(events) + N_OPENING
+        n_written = n_all - n_before
         written = one(Stored, events).kv_bytes_written
-        assert n_new * KV_BYTES_PER_TOKEN < written <= 1.02 * n_new * KV_BYTES_PER_TOKEN + 8 * 1024
+        assert n_written * KV_BYTES_PER_TOKEN < written <= 1.02 * n_written * KV_BYTES_PER_TOKEN + 8 * 1024
         bytes_now = sum(path.stat().st_size for path in segment_files(heard.kv))
         assert bytes_now - bytes_before == written
-        n_before, bytes_before = n_before + n_new, bytes_now
+        n_before, bytes_before = n_all, bytes_now
         prompt = after(prompt, events, question)
 
 
@@ -212,7 +218,7 @@ def test_a_stop_string_inside_a_token(heard: Heard) -> None:
     assert heard.text_of(finished.run.body) == expected
     assert "".join(event.text for event in events if isinstance(event, Piece)) == expected
     following = one(Prepared, heard.generate(after(prompt, events, "Go on.")))
-    assert following.prefilled == len(following.runs[-1].ids) + len(following.opening)
+    assert following.prefilled == n_new(following)
 
 
 def test_a_full_context_ends_the_answer(small: Heard) -> None:
@@ -233,7 +239,7 @@ def test_too_long_a_prompt_evaluates_nothing(small: Heard) -> None:
             request(ask("word " * 300))
         assert small.events == []
     prepared = one(Prepared, small.generate(after(first, events, "Hi.")))
-    assert prepared.resident == n_run_tokens(events)
+    assert prepared.resident == n_run_tokens(events) + n_ahead(prepared)
 
 
 def test_prepare_then_generate(heard: Heard) -> None:
@@ -247,7 +253,8 @@ def test_prepare_then_generate(heard: Heard) -> None:
     assert (prepared.resident, prepared.restored, prepared.prefilled) == (0, n_history, 0)
     again = one(Prepared, heard.prepare(history))
     assert (again.resident, again.restored, again.prefilled) == (n_history, 0, 0)
-    assert one(Prepared, heard.generate(second)).resident == n_history
+    following = one(Prepared, heard.generate(second))
+    assert (following.resident, following.prefilled) == (n_history + n_ahead(following), n_new(following))
 
 
 def test_what_was_prepared_by_prefill_is_kept(heard: Heard) -> None:
@@ -279,7 +286,7 @@ def test_a_cancelled_answer_is_kept_as_far_as_it_came(heard: Heard) -> None:
     assert heard.text_of(finished.run.body) == finished.text
     assert one(Stored, events).tip is not None
     prepared = one(Prepared, heard.generate(after(prompt, events, "Go on.")))
-    assert prepared.resident == n_run_tokens(events)
+    assert prepared.resident == n_run_tokens(events) + n_ahead(prepared)
 
 
 def test_a_cancel_during_prefill_finishes_without_text(heard: Heard) -> None:
@@ -348,7 +355,7 @@ def test_another_engine_restores_what_this_one_stored(heard: Heard, warm_root: P
     finally:
         other.engine.close()
     assert (prepared.resident, prepared.miss_reason) == (0, None)
-    assert prepared.prefilled == len(prepared.runs[-1].ids) + len(prepared.opening)
+    assert prepared.prefilled == n_new(prepared)
 
 
 def test_kv_that_cannot_be_kept_is_noted(warm_root: Path, tmp_path: Path, native_log: list[str]) -> None:
