@@ -13,7 +13,7 @@ import click
 
 from chatapp.config import Settings
 from chatapp.console import Narrator, print_json, print_text
-from chatapp.listing import when
+from chatapp.listing import table, when
 from chatapp.safe import clean_line
 from models.kvbudget import size
 from models.kvcare import FOLDER, Freed, clear, clear_chains, known_mac_key, prune
@@ -40,10 +40,10 @@ def show_status(settings: Settings, tips: Tips, titles: Mapping[str, str], *, as
     if found.damaged_bytes:
         print_text(f"damaged  {size(found.damaged_bytes)} set aside; `chatapp kv prune` deletes them\n")
     if found.models:
-        print_text("\nModels\n" + _table([_model_row(model) for model in found.models]))
+        print_text("\nModels\n" + table([_model_row(model) for model in found.models]))
     sessions = [session for session in found.sessions if session.n_bytes]
     if sessions:
-        print_text("\nConversations\n" + _table([_session_row(session, titles) for session in sessions]))
+        print_text("\nConversations\n" + table([_session_row(session, titles) for session in sessions]))
 
 
 def check(settings: Settings, *, repair: bool, as_json: bool) -> bool:
@@ -220,22 +220,6 @@ def _session_row(session: SessionStatus, titles: Mapping[str, str]) -> list[str]
         f">{session.n_tokens:,} tokens",
         clean_line(titles.get(session.session_id, ""), 60) or "(empty)",
     ]
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Aligned columns, two spaces between them; cells that begin with > stand on the right."""
-    from rich.cells import cell_len
-
-    widths = [max(cell_len(cell.removeprefix(">")) for cell in column) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = []
-        for cell, width in zip(row, widths, strict=True):
-            text = cell.removeprefix(">")
-            pad = " " * (width - cell_len(text))
-            cells.append(pad + text if cell.startswith(">") else text + pad)
-        lines.append("  ".join(cells).rstrip() + "\n")
-    return "".join(lines)
 
 
 def _print_report(report: VerifyReport) -> None:

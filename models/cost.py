@@ -8,6 +8,8 @@ from typing import Any
 
 # Weight of the newest measurement: a few turns forget a busy moment.
 _NEWEST = 0.3
+# What a measured disk loses of its slowness each time it is not used because of that.
+_FORGOTTEN = 0.1
 # Below this a measurement is mostly overhead and clock.
 _LEAST_TOKENS = 16
 _LEAST_BYTES = 1 << 18
@@ -59,6 +61,11 @@ class Rates:
         net_s = max(0.0, seconds - n_files * self.restore_s_per_file)
         return replace(self, restore_s_per_byte=_blend(self.restore_s_per_byte, net_s / n_bytes))
 
+    def after_refusal(self) -> Rates:
+        """Doubt a slow disk a little more: without restores one busy moment would decide for ever."""
+        usual = min(self.restore_s_per_byte, Rates().restore_s_per_byte)
+        return replace(self, restore_s_per_byte=_blend(self.restore_s_per_byte, usual, _FORGOTTEN))
+
     def to_json(self) -> dict[str, float]:
         """The rates as JSON takes them."""
         return asdict(self)
@@ -72,5 +79,5 @@ def rates_from(stored: Any) -> Rates:
     return Rates(**values) if all(0 <= value < 1e3 for value in values.values()) else Rates()
 
 
-def _blend(old: float, new: float) -> float:
-    return old + _NEWEST * (new - old)
+def _blend(old: float, new: float, weight: float = _NEWEST) -> float:
+    return old + weight * (new - old)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from importlib import metadata
@@ -15,6 +16,7 @@ from blake3 import blake3
 from models.cachefile import write_atomically
 
 _CHUNK = 1 << 24
+_SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 # The binding pins one build of llama.cpp; asked of the package's metadata, so that no native code is loaded for it.
 LLAMA_BUILD = f"llama-cpp-python {metadata.version('llama-cpp-python')}"
 _READABLE = {
@@ -79,7 +81,21 @@ class Fingerprint:
 
 
 def weights_hash(path: Path, cache_dir: Path, progress: Callable[[int, int], None]) -> str:
-    """BLAKE3 of the model file, hex; computed once and remembered by path, size, times and inode.
+    """BLAKE3 of the model file, hex; of a split model, over the hashes of all its parts. Raises OSError.
+
+    `progress` receives (bytes done, bytes total) of the part that is being read.
+    """
+    found = _SPLIT.search(path.name)
+    if found is None:
+        return _file_hash(path, cache_dir, progress)
+    stem, total = path.name[: found.start()], found[2]
+    parts = [path.with_name(f"{stem}-{n:05d}-of-{total}.gguf") for n in range(1, int(total) + 1)]
+    hashes = [_file_hash(part, cache_dir, progress) for part in parts if part.exists()]
+    return blake3("".join(hashes).encode()).hexdigest()
+
+
+def _file_hash(path: Path, cache_dir: Path, progress: Callable[[int, int], None]) -> str:
+    """BLAKE3 of a file, hex; computed once and remembered by path, size, times and inode.
 
     `progress` receives (bytes done, bytes total). A file changed in place gets a new time or inode and is hashed anew.
     """

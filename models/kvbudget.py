@@ -108,7 +108,7 @@ def evict(folder: KvFolder, index: KvIndex, n_bytes: int, *, build: str, parent:
     # Rows first: killed in between, there is a file too many, never a promise too many.
     index.lose([(row.key, part) for row, part in victims], "evicted")
     for row, part in victims:
-        folder.segment_path(row.fingerprint, row.key, part).unlink(missing_ok=True)
+        folder.delete(row.fingerprint, row.key, part)
     index.drop_lost_leaves(_LOST_ROWS_KEPT)
     return freed
 

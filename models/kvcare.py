@@ -14,7 +14,7 @@ from models.kvbudget import ancestry, evict, is_stale, limits_for
 from models.kvfolder import KvFolder, tips_in_use
 from models.kvformat import PARTS, key_id
 from models.kvindex import KvIndex, Outline
-from models.kvreconcile import reconcile
+from models.kvreconcile import open_index, reconcile
 from models.kvsettings import KvSettings
 
 FOLDER = "kv"
@@ -93,8 +93,8 @@ def give_way(
 ) -> None:
     """Delete `n_bytes` of KV for something more important, a message that finds the disk full. Raises OSError.
 
-    In the usual order, and nothing in use. A disk may be too full even for the index to say so: then the oldest files
-    go without it, and are found missing.
+    In the usual order, and nothing in use. A disk may be too full even for the index to say so, or another program hold
+    the store for too long: then the oldest files go, in use or not, and are found missing.
     """
     folder = KvFolder(cache_dir / FOLDER)
     if not folder.root.is_dir():
@@ -170,7 +170,7 @@ def clear_chains(
 def _opened(folder: KvFolder, now: float) -> Iterator[KvIndex]:
     """The index, in line with the files, while nobody else changes either."""
     folder.make()
-    with folder.locked(), closing(KvIndex(folder.index_path)) as index:
+    with folder.locked(), closing(open_index(folder, now, is_checked=True)) as index:
         reconcile(folder, index, now)
         yield index
 
@@ -190,7 +190,7 @@ def _delete(folder: KvFolder, index: KvIndex, rows: Collection[Outline]) -> None
     for row in rows:
         for part in PARTS:
             try:
-                folder.segment_path(row.fingerprint, row.key, part).unlink(missing_ok=True)
+                folder.delete(row.fingerprint, row.key, part)
             except OSError as exc:
                 failure = exc
     if failure:

@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -118,6 +119,11 @@ class KvFolder:
         """Temporary files of writers that were killed; only meaningful while the lock is held."""
         yield from self.generation_dir(fingerprint).glob("??/.*.tmp")
 
+    def delete(self, fingerprint: bytes, key: bytes, part: Part) -> None:
+        """Delete a part of a segment, if it is there. Raises OSError."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            self.segment_path(fingerprint, key, part).unlink()
+
     def set_aside(self, path: Path) -> None:
         """Move a damaged file out of the way; failing that, delete it."""
         try:
@@ -152,7 +158,11 @@ class KvFolder:
 
     def write_about(self, fingerprint: bytes, about: dict[str, Any]) -> None:
         """Say what a generation is; failing to is not an error."""
-        path = self.generation_dir(fingerprint) / _ABOUT
+        folder = self.generation_dir(fingerprint)
+        if folder.is_symlink() or folder.is_file():
+            with contextlib.suppress(OSError):
+                folder.unlink()  # nobody puts anything but a folder there
+        path = folder / _ABOUT
         if self.about(fingerprint) != about:
             write_atomically(path, json.dumps(about, indent=1).encode())
 
@@ -184,6 +194,7 @@ class InUse:
 
     def __init__(self, folder: KvFolder) -> None:
         """Put the sign up; the store's lock must be held. Raises OSError."""
+        self._one_at_a_time = threading.Lock()
         self._place = folder.root / _IN_USE
         self._put_up()
 
@@ -199,7 +210,16 @@ class InUse:
     def show(self, tip: bytes | None, loading: tuple[bytes, bytes] | None) -> None:
         """Name the end of the chain in use, and fingerprint and key of what is being loaded; None: nothing."""
         fingerprint, key = loading or (_NOTHING, _NOTHING)
-        said = (tip or _NOTHING) + fingerprint + key
+        with self._one_at_a_time:
+            self._say((tip or _NOTHING) + fingerprint + key)
+
+    def correct(self, tip: bytes, stored: bytes | None) -> None:
+        """Name `stored` in place of `tip`, which could not be written, if that is still named; from any thread."""
+        with self._one_at_a_time:
+            if self._said[:32] == tip:
+                self._say((stored or _NOTHING) + self._said[32:])
+
+    def _say(self, said: bytes) -> None:
         with contextlib.suppress(OSError):
             if not os.fstat(self._file.fileno()).st_nlink:
                 # The folder was deleted while it is in use, and may have been made anew.
@@ -244,11 +264,12 @@ def take_crashes(folder: KvFolder) -> list[tuple[bytes, bytes]]:
 def _signs(folder: KvFolder) -> Iterator[tuple[Path, bytes, bool]]:
     """Every sign: its note's path and content, and whether its owner lives."""
     try:
-        locks = list((folder.root / _IN_USE).glob("*.lock"))
+        # Some systems delete a lock's file with the lock, others do not: either file is a sign.
+        paths = {entry.with_suffix("") for entry in (folder.root / _IN_USE).iterdir()}
     except OSError:
         return
-    for lock_path in locks:
-        path = lock_path.with_suffix("")
+    for path in paths:
+        lock_path = path.with_suffix(".lock")
         try:
             said = path.read_bytes()
         except OSError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -226,7 +227,12 @@ class _Fields:
 def _opened(path: Path) -> FileIO:
     """Unbuffered: what is read goes straight to the buffer it is verified in. A pipe planted there does not block."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
-    fd = os.open(path, flags)
+    try:
+        fd = os.open(path, flags)
+    except OSError as exc:
+        if exc.errno in (errno.ELOOP, errno.EMLINK):  # as systems say that a link is not followed
+            raise SegmentDamaged("not a file") from exc
+        raise
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise SegmentDamaged("not a file")

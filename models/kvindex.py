@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,13 @@ CREATE INDEX segments_outline ON segments(
 CREATE TABLE written(day TEXT PRIMARY KEY, bytes INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE marks(name TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
 """
+
+
+class IndexDamaged(OSError):
+    """The database file itself is damaged: the index has to be made anew from the segment files."""
+
+    def __init__(self, detail: object) -> None:
+        super().__init__(errno.EIO, f"the KV index is damaged ({detail})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +106,8 @@ _IS_SOUND = " AND ".join(
         f"(loss IS NULL OR loss IN {get_args(Loss)})",
     ]
 )
+# A number whatever is stored there.
+_TOTAL = "CAST(SUM(rows_bytes + state_bytes) AS INTEGER)"
 _IS_WHOLE = f"{_IS_SOUND} AND typeof(start) = 'integer' AND typeof(tokens) = 'blob' AND length(tokens) = 4 * n_tokens"
 
 
@@ -120,14 +130,15 @@ class KvIndex:
             self._open_to_read(path)
             return
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if path.is_dir():
+            discard_index(path)
         try:
             self._open(path)
         except sqlite3.OperationalError as exc:
             # Locked or unopenable is not damaged: another process may be using it.
             raise OSError(errno.EIO, f"the KV index cannot be opened ({exc})") from exc
         except (sqlite3.DatabaseError, _Outdated):
-            for suffix in ("", "-wal", "-shm"):
-                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            discard_index(path)
             self._open(path)
 
     def _open(self, path: Path) -> None:
@@ -188,7 +199,15 @@ class KvIndex:
             try:
                 yield
             except sqlite3.Error as exc:
+                if str(getattr(exc, "sqlite_errorname", "")).startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+                    raise IndexDamaged(exc) from exc
                 raise OSError(errno.EIO, f"the KV index failed ({exc})") from exc
+
+    def check(self) -> None:
+        """Read the whole database file. Raises `IndexDamaged`."""
+        found = self._query("PRAGMA quick_check(1)")
+        if found != [("ok",)]:
+            raise IndexDamaged(found[0][0] if found else "no answer")
 
     def _query(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         with self._locked():
@@ -274,11 +293,11 @@ class KvIndex:
 
     def total_bytes(self) -> int:
         """Bytes of all recorded files."""
-        return int(self._query("SELECT COALESCE(SUM(rows_bytes + state_bytes), 0) FROM segments")[0][0])
+        return int(self._query(f"SELECT COALESCE({_TOTAL}, 0) FROM segments")[0][0])  # noqa: S608 - constants
 
     def generations(self) -> dict[bytes, int]:
         """Bytes by fingerprint, of generations that have rows."""
-        sql = "SELECT fingerprint, SUM(rows_bytes + state_bytes) FROM segments GROUP BY fingerprint"
+        sql = f"SELECT fingerprint, {_TOTAL} FROM segments WHERE typeof(fingerprint) = 'blob' GROUP BY fingerprint"  # noqa: S608 - constants
         return {bytes(fingerprint): int(n) for fingerprint, n in self._query(sql)}
 
     def drop_lost_leaves(self, n_kept: int) -> None:
@@ -302,8 +321,8 @@ class KvIndex:
     def written(self, day: str | None = None) -> int:
         """Bytes written on a day, or ever."""
         if day is None:
-            return int(self._query("SELECT COALESCE(SUM(bytes), 0) FROM written")[0][0])
-        rows = self._query("SELECT bytes FROM written WHERE day = ?", (day,))
+            return int(self._query("SELECT COALESCE(CAST(SUM(bytes) AS INTEGER), 0) FROM written")[0][0])
+        rows = self._query("SELECT CAST(bytes AS INTEGER) FROM written WHERE day = ?", (day,))
         return int(rows[0][0]) if rows else 0
 
     def mark(self, name: str, at: float) -> None:
@@ -312,7 +331,7 @@ class KvIndex:
 
     def marked(self, name: str) -> float:
         """When something was done last (epoch s), 0 if never."""
-        rows = self._query("SELECT at FROM marks WHERE name = ?", (name,))
+        rows = self._query("SELECT CAST(at AS REAL) FROM marks WHERE name = ?", (name,))
         return float(rows[0][0]) if rows else 0.0
 
     def checkpoint(self) -> None:
@@ -320,8 +339,17 @@ class KvIndex:
         self._query("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
-        """Close the database."""
-        self._db.conn.close()
+        """Close the database; whoever uses it at this moment finishes first."""
+        with self._lock:
+            self._db.conn.close()
+
+
+def discard_index(path: Path) -> None:
+    """Delete the database, or whatever lies in its place. Raises OSError."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
 class _Outdated(Exception):

@@ -16,6 +16,7 @@ from models.kvstore import KvStore, KvUnusable, load_mac_key
 from models.llama import ContextSettings, Model, rotates_kv
 
 _SELF_TEST = "self_test"
+_N_CTX_STEP = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,10 @@ def fingerprint_of(
     def value(key: str) -> str:
         return model.metadata(f"{hyper}.{key}") or ""
 
+    # Some models have another set of RoPE factors for a context longer than this, which the library rounds up.
+    original = value("rope.scaling.original_context_length")
+    n_ctx = -(-settings.n_ctx // _N_CTX_STEP) * _N_CTX_STEP
+    factors = "long" if original.isdigit() and n_ctx > int(original) else ""
     yarn = [value(f"rope.scaling.{name}") for name in ("original_context_length", "yarn_log_multiplier", "attn_factor")]
     tokenizer = (model.metadata("tokenizer.ggml.model"), model.metadata("tokenizer.ggml.pre"), str(model.n_vocab))
     return Fingerprint(
@@ -61,7 +66,7 @@ def fingerprint_of(
         flash_attention=settings.flash_attention,
         rope_base=float(value("rope.freq_base") or 0),
         rope_scale=float(value("rope.scaling.factor") or 0),
-        rope_scaling=value("rope.scaling.type"),
+        rope_scaling=" ".join(filter(None, (value("rope.scaling.type"), factors))),
         yarn=" ".join(filter(None, yarn)),
         sliding_window=model.sliding_window,
         full_window_cache=True,

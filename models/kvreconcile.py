@@ -9,7 +9,7 @@ from pathlib import Path
 
 from models.kvfolder import KvFolder, StoredFile
 from models.kvformat import Part, SegmentDamaged, read_head
-from models.kvindex import KvIndex
+from models.kvindex import IndexDamaged, KvIndex, discard_index
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,28 @@ class Reconciled:
     adopted: int
     vanished: int
     damaged: int
+
+
+def open_index(folder: KvFolder, now: float, *, is_checked: bool = False) -> KvIndex:
+    """Open the index; one that is new, or damaged, is filled from the files. The store's lock must be held.
+
+    Not all damage shows when it is opened: `is_checked` reads all of it. Raises OSError.
+    """
+    index = KvIndex(folder.index_path)
+    try:
+        if is_checked:
+            index.check()
+        if index.is_new:
+            reconcile(folder, index, now)
+    except IndexDamaged:
+        index.close()
+        discard_index(folder.index_path)
+        index = KvIndex(folder.index_path)
+        reconcile(folder, index, now)
+    except OSError:
+        index.close()
+        raise
+    return index
 
 
 def reconcile(folder: KvFolder, index: KvIndex, now: float) -> Reconciled:

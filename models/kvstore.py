@@ -32,8 +32,8 @@ from models.kvformat import (
     root_key,
     write_segment,
 )
-from models.kvindex import IndexRow, KvIndex, Loss
-from models.kvreconcile import reconcile
+from models.kvindex import IndexDamaged, IndexRow, Loss, discard_index
+from models.kvreconcile import open_index, reconcile
 from models.kvsettings import KvSettings
 from models.stats import common_prefix
 
@@ -43,6 +43,8 @@ _BUFFER_BYTES = SEGMENT_BYTES + (SEGMENT_BYTES >> 6)
 # Two threads read and verify ahead of the one payload that is being loaded: verification is the slowest part.
 _READERS = 2
 _RECONCILE_EVERY_S = 24 * 3600.0
+# Fewer tokens than this in common are the glue that all conversations begin with.
+_COINCIDENCE = 16
 # An engine that died this often while loading one segment will do so again.
 _MAX_CRASHES = 2
 
@@ -76,12 +78,14 @@ class Found:
     """What is stored of a wanted prefix.
 
     `hits` is the chain up to the last point that can be restored, `n_matched` the tokens up to which any stored chain
-    agrees, `loss` why the segment behind the hits has no file any more, if that is where the chain ends.
+    agrees, `loss` why the segment behind the hits has no file any more, if that is where the chain ends,
+    `diverges` that something else is stored behind the hits.
     """
 
     hits: tuple[Hit, ...] = ()
     n_matched: int = 0
     loss: Loss | None = None
+    diverges: bool = False
     error: str | None = None
 
     @property
@@ -127,14 +131,16 @@ class KvStore:
         with self._folder.locked():
             self._open_index()
             try:
-                self._open()
+                try:
+                    self._open()
+                except IndexDamaged:
+                    self._renew_index()
+                    self._open()
             except BaseException:
                 self._index.close()
                 raise
 
     def _open(self) -> None:
-        if self._index.is_new:
-            reconcile(self._folder, self._index, self._clock())
         self._folder.write_about(self.digest, self._about)
         self._count_crashes()
         self._limits = limits_for(self._settings, self._folder, self._index.total_bytes())
@@ -159,25 +165,38 @@ class KvStore:
     def lookup(self, tokens: Sequence[int]) -> Found:
         """The longest stored chain along `tokens` that can be restored; compares token ids, not only keys."""
         try:
-            found = self._longest_chain(tokens)
-            state = found.hits[-1].segment.key if found.hits and found.hits[-1].state_bytes else None
-            self._index.touch((hit.segment.key for hit in found.hits), self._clock(), state=state)
+            found = self._mended(lambda: self._longest_chain(tokens, self.root_key))
         except OSError as exc:
             return Found(error=exc.strerror or str(exc))
+        state = found.hits[-1].segment.key if found.hits and found.hits[-1].state_bytes else None
+        with contextlib.suppress(OSError):  # on a full disk it can be read all the same
+            self._index.touch((hit.segment.key for hit in found.hits), self._clock(), state=state)
         return found
 
-    def _longest_chain(self, tokens: Sequence[int]) -> Found:
+    def _mended(self, read: Callable[[], Found]) -> Found:
+        """Read from the index; if it turns out to be damaged, from one made anew."""
+        try:
+            return read()
+        except IndexDamaged:
+            with self._folder.locked():
+                self._renew_index()
+            return read()
+
+    def _longest_chain(self, tokens: Sequence[int], root: bytes) -> Found:
         """Tries every branch: a segment that matches further in part must not hide a whole one that goes on."""
         best: tuple[Hit, ...] = ()
         n_matched = 0
         lost_to, loss = 0, None
+        parts_at = -1
         open_chains: list[tuple[Hit, ...]] = [()]
         while open_chains:
             chain = open_chains.pop()
-            parent, position = (chain[-1].segment.key, chain[-1].end) if chain else (self.root_key, 0)
+            parent, position = (chain[-1].segment.key, chain[-1].end) if chain else (root, 0)
             rest = tokens[position:]
             for row in self._index.children(parent) if rest else ():
                 n = common_prefix(row.segment.tokens, rest)
+                if row.segment.start == position and n < min(len(row.segment.tokens), len(rest)):
+                    parts_at = max(parts_at, position + n)
                 if not n or row.segment.start != position:
                     continue
                 n_matched = max(n_matched, position + n)
@@ -193,7 +212,7 @@ class KvStore:
                 if end.is_whole:
                     open_chains.append(longer)
         reached = best[-1].end if best else 0
-        return Found(best, n_matched, loss if lost_to > reached else None)
+        return Found(best, n_matched, loss if lost_to > reached else None, diverges=parts_at >= reached)
 
     def _may_pass(self, row: IndexRow) -> bool:
         """True if a chain may go through this segment: a recurrent state replaces all rows before it."""
@@ -205,10 +224,10 @@ class KvStore:
             return True
         return hit.is_whole and (self.kind == "sliding window" or hit.state_bytes > 0)
 
-    def why(self, found: Found) -> str | None:
-        """Why no more than `found` can be restored, in words; None if only because the texts part there.
+    def why(self, found: Found, tokens: Sequence[int], reused: int = 0) -> str | None:
+        """Why no more than `found` of `tokens` can be restored, in words; None if only because the texts part there.
 
-        Names the field when the same weights are stored under other settings.
+        Names the field when more is stored under other settings. `reused` tokens were there without the disk.
         """
         if found.error:
             return misses.unreadable(found.error)
@@ -218,19 +237,29 @@ class KvStore:
             return misses.VANISHED
         if found.loss == "damaged":
             return misses.damaged("found earlier")
-        if found.n_matched > found.end and self.kind != "dense":
+        if found.n_matched > max(found.end, reused) and self.kind != "dense":
             return misses.no_restore_point(found.end)
-        if found.n_matched:
+        reached = max(found.n_matched, reused)
+        if reached >= len(tokens):
             return None
         try:
-            stored = [key for key, n_bytes in self._index.generations().items() if n_bytes and key != self.digest]
+            names = self._elsewhere(tokens, reached)
         except OSError as exc:
             return misses.unreadable(exc.strerror or str(exc))
-        for digest in stored:
+        if names:
+            return misses.other_settings(names)
+        if reached < _COINCIDENCE:
+            return misses.NOTHING
+        return None if found.diverges else misses.ends(reached)
+
+    def _elsewhere(self, tokens: Sequence[int], reached: int) -> list[str]:
+        """Names of the fields in which a generation differs that holds more of this prefix; empty if none does."""
+        for digest, n_bytes in self._index.generations().items():
             names = self._fingerprint.difference(self._folder.about(digest).get("fields"))
-            if names and "weights" not in names:
-                return misses.other_settings(names)
-        return misses.NOTHING
+            is_other = n_bytes and names and "weights" not in names
+            if is_other and self._longest_chain(tokens, root_key(digest, self._owner)).n_matched > reached:
+                return names
+        return []
 
     # --- reading ---
 
@@ -290,10 +319,17 @@ class KvStore:
         """Publish a file, then its index row. Returns bytes written. Raises OSError, `KvFull` with the limit's name."""
         with self._folder.locked():
             self._find_index()
-            self._make_room(HEADER_BYTES + 4 * len(segment.tokens) + len(payload), segment.parent)
-            n_bytes = write_segment(self._path(segment, part), segment, part, payload, self._mac_key)
-            self._index.add(segment, self._owner, part, n_bytes, self._clock())
-            self._index.count_written(self._today(), n_bytes)
+            try:
+                return self._write(segment, payload, part)
+            except IndexDamaged:
+                self._renew_index()
+                return self._write(segment, payload, part)
+
+    def _write(self, segment: SegmentId, payload: Buffer, part: Part) -> int:
+        self._make_room(HEADER_BYTES + 4 * len(segment.tokens) + len(payload), segment.parent)
+        n_bytes = write_segment(self._path(segment, part), segment, part, payload, self._mac_key)
+        self._index.add(segment, self._owner, part, n_bytes, self._clock())
+        self._index.count_written(self._today(), n_bytes)
         return n_bytes
 
     def has(self, key: bytes) -> bool:
@@ -311,8 +347,18 @@ class KvStore:
             (self.digest, loading.key) if loading else None,
         )
 
+    def correct_use(self, tip: bytes, stored: bytes | None) -> None:
+        """Say that the chain worked on ends in `stored`, where it was said to end in `tip`; from any thread."""
+        self._sign.correct(tip, stored)
+
+    def _renew_index(self) -> None:
+        """Make the index anew from the files; the lock must be held."""
+        self._index.close()
+        discard_index(self._folder.index_path)
+        self._open_index()
+
     def _open_index(self) -> None:
-        self._index = KvIndex(self._folder.index_path)
+        self._index = open_index(self._folder, self._clock())
         self._index_file = self._folder.index_path.stat()
 
     def _is_index_there(self) -> bool:

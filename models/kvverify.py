@@ -27,8 +27,8 @@ from models.kvformat import (
     read_head,
     root_key,
 )
-from models.kvindex import KvIndex, Outline
-from models.kvreconcile import reconcile
+from models.kvindex import IndexDamaged, KvIndex, Outline
+from models.kvreconcile import open_index, reconcile
 
 # BLAKE3 and reading release the interpreter lock; more threads than two only fight for memory.
 _READERS = 2
@@ -91,6 +91,7 @@ def verify(
     folder = KvFolder(root)
     if not root.is_dir():
         return VerifyReport()
+    is_renewed = repair and _renewed(folder, clock())
     with closing(KvIndex(folder.index_path, read_only=not repair)) as index:
         check = _Check(folder, index, mac_key)
         n_bytes = check.read_files(progress)
@@ -102,8 +103,10 @@ def verify(
             n_repaired = sum(check.repair(suspect) for suspect in suspects) + n_bad
             with folder.locked():
                 reconcile(folder, index, clock())
+    n_repaired += is_renewed
     faults = [Fault(suspect.kind, str(suspect.file.path), suspect.detail) for suspect in suspects]
     faults += [Fault("bad row", str(folder.index_path), "a row of the index is no row of ours")] * n_bad
+    faults += [Fault("bad row", str(folder.index_path), "the index was damaged, and was made anew")] * is_renewed
     return VerifyReport(
         n_ok=check.seen["ok"],
         n_foreign=check.seen["foreign"],
@@ -112,6 +115,20 @@ def verify(
         faults=tuple(faults),
         n_repaired=n_repaired,
     )
+
+
+def _renewed(folder: KvFolder, now: float) -> bool:
+    """Make the index anew from the files if its database is damaged; True if it was."""
+    if not folder.index_path.is_file():
+        return False
+    with folder.locked():
+        try:
+            with closing(KvIndex(folder.index_path)) as index:
+                index.check()
+                return False
+        except IndexDamaged:
+            open_index(folder, now, is_checked=True).close()
+            return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,11 +87,16 @@ class KvWriter:
         with self._changed:
             return any(pending == segment for pending, _ in self._pending)
 
-    def holds_part_of(self, tokens: Sequence[int]) -> bool:
-        """True if a segment that may belong to this prefix is not on disk yet."""
+    def holds_part_of(self, tokens: Sequence[int], useful: int) -> bool:
+        """True if a segment is not on disk yet that may belong to this prefix and reaches its token `useful`."""
         with self._changed:
             segments = {segment for segment, _ in self._pending}
-        return any(common_prefix(segment.tokens, tokens[segment.start :]) for segment in segments)
+        matches = ((segment.start, common_prefix(segment.tokens, tokens[segment.start :])) for segment in segments)
+        return any(n and start + n >= useful for start, n in matches)
+
+    def has_lost(self, key: bytes) -> bool:
+        """True if this segment could not be written."""
+        return key in self._lost
 
     def has_failed(self) -> bool:
         """True once after a write failed: what follows it in its chain cannot be found."""
@@ -147,6 +152,8 @@ class KvWriter:
                 except OSError as exc:
                     # A full or read-only disk costs the next resume a prefill, nothing else.
                     note = f"KV is not kept: {exc.strerror or exc}"
+                except Exception as exc:  # noqa: BLE001 - a thread that ended here would be waited for without end
+                    note = f"KV is not kept: unexpected error ({type(exc).__name__})"
             if note is not None:
                 notes[segment.key] = note
                 self._failed.set()

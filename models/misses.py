@@ -19,6 +19,11 @@ def cut(at: int, by: Cause) -> str:
     return f"cut at token {at:,} by {by}"
 
 
+def ends(at: int) -> str:
+    """What is stored agrees as far as it goes: what follows was never kept."""
+    return f"stored up to token {at:,}"
+
+
 def no_restore_point(at: int) -> str:
     """The memory of this model can only be restored at stored points, the last of which lies at a token."""
     return f"cut at token {at:,}: this model cannot go back further on" if at else "no state stored to go back to"

@@ -25,7 +25,8 @@ _WORTH_A_LOOK = 16
 _PATIENCE_S = 0.03
 # A recurrent state is taken behind a message only if this many tokens lie before it: each is a file of its own.
 _STATE_SPACING = 256
-_WAIT_S = 0.05
+# How long it may take to notice that somebody waits.
+_WAIT_S = 0.01
 
 Report = Callable[[Phase, int, int], None]
 Done = Callable[[Written], None]
@@ -109,8 +110,9 @@ class Residency:
         is_complete = self._prefill(request, report)
         if reused >= min(request.n_history, request.reusable):
             miss = None
-        elif miss is None:
-            miss = misses.cut(reused, request.cause_at(reused))
+        elif miss is None and self._store:
+            miss = self._store.why(found, tokens[: request.reusable], reused)
+            miss = miss or misses.cut(reused, request.cause_at(reused))
         self._show_use()
         return Outcome(
             resident=resident,
@@ -124,18 +126,19 @@ class Residency:
         )
 
     def _find(self, wanted: Sequence[int]) -> tuple[Found, str | None]:
-        """What is stored beyond the resident prefix, and why it is not more."""
+        """What is stored beyond the resident prefix, and why nobody looked, if so."""
         n_missing = len(wanted) - len(self._context.tokens)
         if self._store is None or self._writer is None:
             return Found(), self._off_reason
         if n_missing < _WORTH_A_LOOK:
             return Found(), misses.TOO_SMALL
         found = self._store.lookup(wanted)
-        if self._writer.holds_part_of(wanted):
+        useful = max(len(self._context.tokens) + _WORTH_A_LOOK, found.end + 1)
+        if self._writer.holds_part_of(wanted, useful):
             # What was just said there is still being written: waiting for a disk is shorter than a prefill.
             self._writer.drain()
             found = self._store.lookup(wanted)
-        return found, self._store.why(found)
+        return found, None
 
     def _plan(self, found: Found) -> tuple[list[Hit], Estimate | None, str | None]:
         """The hits to restore, what the decision was made from, and why none or fewer."""
@@ -154,17 +157,22 @@ class Residency:
             return [], None, refusal
         estimate = self._rates.estimate(n_tokens=gain, n_bytes=_bytes(wanted), n_files=len(wanted))
         if not estimate.restores:
+            self._rates = self._rates.after_refusal()
+            self._are_rates_new = True
             return [], estimate, misses.TOO_SMALL
         return hits, estimate, refusal
 
     def _make_way(self, hits: Sequence[Hit]) -> int:
         """Cut the resident prefix to where the stored pieces can be joined to it; returns its length."""
         context = self._context
-        if hits and context.kind != "dense":
-            # Only whole segments can be joined, and a recurrent state replaces the one that is there.
-            borders = [hit.segment.start for hit in hits if hit.segment.start <= len(context.tokens)]
-            context.keep(0 if context.kind == "recurrent" else borders[-1])
-            self._trim_chain()
+        if hits:
+            first = next(hit.segment for hit in hits if hit.end > len(context.tokens))
+            # The whole piece is loaded beside what is resident, also the part of it that is resident already.
+            n_cells = len(context.tokens) + len(first.tokens)
+            # Only dense rows can be joined in the middle, and a recurrent state replaces the one that is there.
+            if context.kind != "dense" or n_cells > context.n_ctx:
+                context.keep(0 if context.kind == "recurrent" else first.start)
+                self._trim_chain()
         return len(context.tokens)
 
     def _restore(self, hits: Sequence[Hit], report: Report) -> str | None:
@@ -187,8 +195,8 @@ class Residency:
                 payload = next(payloads)
             except (SegmentDamaged, OSError) as exc:
                 self._give_up()
-                return misses.damaged(str(exc)) if isinstance(exc, SegmentDamaged) else misses.unreadable(_words(exc))
-            store.use(self._chain[-1] if self._chain else None, loading=hit.segment)
+                return _reason(exc)
+            store.use(self._tip, loading=hit.segment)
             if not self._load(hit, part, hits, payload):
                 store.reject(hit.segment, part)
                 self._chain.clear()
@@ -229,15 +237,11 @@ class Residency:
                 return False
             seconds += time.monotonic() - begun
             if stop < len(tokens):
-                self.capture([end for end in request.ends if end <= stop], self._carry)
+                self._queue([end for end in request.ends if end <= stop], waits=False)
         if total:
             self._rates = self._rates.after_prefill(total, seconds)
             self._are_rates_new = True
         return True
-
-    def _carry(self, written: Written) -> None:
-        """Count what was written on the way to the turn's own capture (in the writer's thread, like its report)."""
-        self._carried = Written(self._carried.n_bytes + written.n_bytes, None, written.note or self._carried.note)
 
     def _restore_points(self, request: Request) -> list[int]:
         """Where to stop for the state of a recurrent memory: it cannot be had afterwards.
@@ -261,7 +265,13 @@ class Residency:
     @property
     def tip(self) -> str | None:
         """Key (hex) of the last segment of the resident prefix that is stored or queued."""
-        return self._chain[-1].key.hex() if self._chain else None
+        tip = self._tip
+        return tip.key.hex() if tip else None
+
+    @property
+    def _tip(self) -> SegmentId | None:
+        writer = self._writer
+        return next((one for one in reversed(self._chain) if not (writer and writer.has_lost(one.key))), None)
 
     def capture(self, ends: Iterable[int], done: Done) -> None:
         """Queue what is resident and not on disk yet, cut at message ends; call when the tail stands at the last one.
@@ -272,31 +282,42 @@ class Residency:
         if self._store is None or self._writer is None:
             done(Written(0, None))
             return
+        self._queue(ends, waits=True)
+        store, tip = self._store, self._chain[-1].key if self._chain else None
+
+        def report(written: Written) -> None:
+            if tip and written.tip != tip.hex():
+                # Who makes room finds nothing under a key that is not stored, and would take the whole chain.
+                store.correct_use(tip, bytes.fromhex(written.tip) if written.tip else None)
+            carried, self._carried = self._carried, Written(0, None)
+            done(replace(carried, tip=written.tip))
+
+        self._writer.put([], tip, report)
+        self._remember_rates()
+
+    def _queue(self, ends: Iterable[int], *, waits: bool) -> None:
+        """Copy and queue, segment by segment, so that what is not written yet is counted where there must be room."""
+        assert self._store is not None
+        assert self._writer is not None
         begun = time.monotonic()
         self._find_chain()
         start = self._chain[-1].end if self._chain else 0
-        batch: list[Item] = []
         for begin, end in self._cuts(ends, start):
-            if not self._may_go_on(begun, waits=done != self._carry):
+            if not self._may_go_on(begun, waits=waits):
                 break
             parent = self._chain[-1].key if self._chain else self._store.root_key
             segment = SegmentId(self._store.digest, parent, begin, tuple(self._context.tokens[begin:end]))
             try:
-                batch.extend(self._export(segment))
+                items = self._export(segment)
             except EngineError:
                 break  # window rows that are gone cannot be kept; a later turn begins a chain that can
             self._chain.append(segment)
-
-        def report(written: Written) -> None:
-            if done != self._carry:
-                n_bytes = written.n_bytes + self._carried.n_bytes
-                written = replace(written, n_bytes=n_bytes, note=written.note or self._carried.note)
-                self._carried = Written(0, None)
-            done(written)
-
-        self._writer.put(batch, self._chain[-1].key if self._chain else None, report)
+            self._writer.put(items, segment.key, self._carry)
         self._show_use()
-        self._remember_rates()
+
+    def _carry(self, written: Written) -> None:
+        """Count what was written for the turn's report (in the writer's thread, like that)."""
+        self._carried = Written(self._carried.n_bytes + written.n_bytes, None, self._carried.note or written.note)
 
     def _export(self, segment: SegmentId) -> list[Item]:
         context = self._context
@@ -369,7 +390,7 @@ class Residency:
 
     def _show_use(self) -> None:
         if self._store:
-            self._store.use(self._chain[-1] if self._chain else None)
+            self._store.use(self._tip)
 
     def _remember_rates(self) -> None:
         if self._store and self._are_rates_new:
@@ -391,5 +412,10 @@ def _bytes(parts: Sequence[tuple[Hit, Part]]) -> int:
     return sum(hit.rows_bytes if part == "rows" else hit.state_bytes for hit, part in parts)
 
 
-def _words(error: OSError) -> str:
-    return error.strerror or str(error)
+def _reason(failure: SegmentDamaged | OSError) -> str:
+    """Why a file could not be restored from."""
+    if isinstance(failure, SegmentDamaged):
+        return misses.damaged(str(failure))
+    if isinstance(failure, FileNotFoundError):
+        return misses.VANISHED
+    return misses.unreadable(failure.strerror or str(failure))

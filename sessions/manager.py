@@ -117,7 +117,8 @@ class SessionManager:
         'cancelled', or without a word) when a later `open` or `send` wants the engine. Raises
         `SessionNotFound`.
         """
-        async with self._exclusive():
+        async with AsyncExitStack() as held:
+            await held.enter_async_context(self._exclusive())
             session = self._store.session(session_id)
             if self._n_waiting or session.state == "done" or session.trashed_at is not None:
                 return
@@ -126,12 +127,13 @@ class SessionManager:
             if not history:
                 return
             self._is_opening = True
-            try:
-                async with aclosing(self._prepare(session_id, history)) as events:
-                    async for event in events:
-                        yield event
-            finally:
-                self._is_opening = False
+            held.callback(self._end_opening)
+            async with aclosing(self._prepare(session_id, history)) as events:
+                async for event in events:
+                    if isinstance(event, Prepared):
+                        # Only KV is still to be written: the next message does not wait for that.
+                        await held.aclose()
+                    yield event
 
     async def send(self, session_id: str, text: str, sampling: Sampling) -> AsyncGenerator[Event, None]:
         """Ask and answer: the events of `Engine.generate`, each passed on after the store knows what it says.
@@ -168,6 +170,9 @@ class SessionManager:
             await self._engine.cancel()
 
     # --- inside ---
+
+    def _end_opening(self) -> None:
+        self._is_opening = False
 
     def _end_turn(self) -> None:
         self._turn = None
@@ -213,14 +218,16 @@ class SessionManager:
         is_over = False
         try:
             async for event in prepared:
-                is_over = isinstance(event, Stored | Failed)
+                # Behind `Prepared` only `Stored` is to come, and a cancel would meet whoever is next.
+                is_over = isinstance(event, Prepared | Stored | Failed)
                 if isinstance(event, Stored):
                     self._store.record_kv(session_id, fingerprint=event.fingerprint, tip=event.tip)
+                    self._forget_if_deleted(session_id)
                     return
                 if isinstance(event, Prepared) and (runs := missing_runs(history, event)):
                     self._store.add_runs(runs)
                 yield event
-                if self._n_waiting and not isinstance(event, Prepared):  # after that only `Stored` is to come
+                if self._n_waiting and not is_over:
                     return
         except EngineError as error:
             is_over = True

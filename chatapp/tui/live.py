@@ -80,6 +80,8 @@ class Readings:
         self._enter("queued" if queued else "waiting", now)
         self.sent_at, self.first_piece_at, self.last_piece_at, self.n_output = now, None, None, 0
         self.stats = TurnStats()
+        # What the meters say of the turn before would be taken for this one's.
+        self.reuse = self.kv_note = None
         self._in_turn, self.is_first = True, is_first
         self.speeds.extend([0.0] * N_SAMPLES)
 

@@ -84,6 +84,18 @@ def test_a_steady_speed_is_learned() -> None:
     assert rates.restore_s_per_byte == pytest.approx(0.5 / (100 << 20), rel=0.01)
 
 
+def test_a_disk_that_was_slow_once_is_tried_again() -> None:
+    """Nothing is learnt about a disk that is not used, so a refusal makes the next one less likely."""
+    rates = Rates(prefill_s_per_token=0.001, restore_s_per_byte=1e-6)
+    wanted = {"n_tokens": 1_000, "n_bytes": 20 << 20, "n_files": 3}
+    n_refused = 0
+    while not rates.estimate(**wanted).restores:
+        rates = rates.after_refusal()
+        n_refused += 1
+    assert 5 < n_refused < 50
+    assert Rates(restore_s_per_byte=0.0).after_refusal() == Rates(restore_s_per_byte=0.0)
+
+
 def test_one_busy_moment_does_not_decide() -> None:
     """The newest measurement moves a rate less than half of the way, and a few more bring it back."""
     busy = Rates().after_prefill(1_000, 11.0)

@@ -114,3 +114,13 @@ def test_a_note_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     model.write_bytes(b"weights")
     digest = weights_hash(model, tmp_path / "cache", lambda _done, _total: None)
     assert digest == blake3(b"weights").hexdigest()
+
+
+def test_every_part_of_a_split_model_counts(tmp_path: Path) -> None:
+    """A change in any part is another model, whatever the parts are called."""
+    parts = [tmp_path / f"m-0000{n}-of-00002.gguf" for n in (1, 2)]
+    for part in parts:
+        part.write_bytes(b"part of " + part.name.encode())
+    before = weights_hash(parts[0], tmp_path / "cache", lambda _done, _total: None)
+    parts[1].write_bytes(b"another")
+    assert weights_hash(parts[0], tmp_path / "cache", lambda _done, _total: None) != before

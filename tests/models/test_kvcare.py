@@ -11,7 +11,7 @@ from models.kvformat import SegmentId
 from models.kvindex import KvIndex
 from models.kvsettings import KvSettings
 from models.kvstore import KvStore, load_mac_key
-from tests.models.helpers import changed, damage
+from tests.models.helpers import FINGERPRINT, changed, damage, segment_files
 from tests.models.kvstock import BUILD, OTHER_KEY, Clock, content, on_disk, open_store, outlines, path_of, put, stored
 
 CLOCK = Clock()
@@ -356,3 +356,17 @@ def test_a_busy_store_is_an_error(root: Path, store: KvStore, monkeypatch: pytes
     with KvFolder(root).locked(), pytest.raises(TimeoutError, match="another program"):
         kvcare.clear(root, clock=CLOCK)
     assert len(on_disk(root)) == 1
+
+
+def test_a_damaged_index_does_not_keep_a_deleted_conversation(tmp_path: Path) -> None:
+    """Forgetting makes the index anew from the files first, and then leaves nothing behind."""
+    cache, data = tmp_path / "cache", tmp_path / "data"
+    store = KvStore(cache / "kv", load_mac_key(data), FINGERPRINT, clock=lambda: 1.0)
+    for n in range(60):
+        store.write(SegmentId(store.digest, store.root_key, 0, (n, n)), b"rows")
+    store.close()
+    path = cache / "kv" / "index.db"
+    intact = path.read_bytes()
+    path.write_bytes(intact[:8_192] + b"\xa5" * (len(intact) - 8_192))
+    assert forget(cache, data, []) > 0
+    assert segment_files(cache / "kv") == []

@@ -189,6 +189,29 @@ def test_a_crash_while_loading_is_told_once(folder: KvFolder) -> None:
     assert take_crashes(folder) == []
 
 
+def test_a_sign_without_its_lock_is_one_of_the_dead(folder: KvFolder) -> None:
+    """Where a lock's file goes with the lock, whoever only looked has deleted it."""
+    Engine(folder.root, loading=PRINT + KEY_OF_LOADED).kill()
+    for path in (folder.root / "in-use").glob("*.lock"):
+        path.unlink()
+    assert tips_in_use(folder) == set()
+    assert take_crashes(folder) == [(PRINT, KEY_OF_LOADED)]
+    assert list((folder.root / "in-use").iterdir()) == []
+
+
+def test_a_sign_is_corrected_only_while_it_says_so(folder: KvFolder) -> None:
+    """What another conversation's chain ends in meanwhile is left alone."""
+    sign = InUse(folder)
+    sign.show(TIP, (PRINT, KEY_OF_LOADED))
+    sign.correct(TIP, b"1" * 32)
+    assert tips_in_use(folder) == {b"1" * 32}
+    sign.correct(TIP, b"2" * 32)
+    assert tips_in_use(folder) == {b"1" * 32}
+    sign.correct(b"1" * 32, None)
+    assert tips_in_use(folder) == set()
+    sign.close()
+
+
 def test_a_torn_sign_is_no_crash(folder: KvFolder) -> None:
     """A note that was cut, or that is missing beside its lock, names nothing."""
     for cut in (None, 0, 40):

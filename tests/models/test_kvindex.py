@@ -1,3 +1,4 @@
+import contextlib
 import multiprocessing
 import threading
 from collections.abc import Iterator
@@ -329,12 +330,11 @@ def test_a_busy_database_is_not_thrown_away(tmp_path: Path, monkeypatch: pytest.
         assert index.total_bytes() == 100
 
 
-def test_a_folder_in_its_place_is_an_os_error(tmp_path: Path) -> None:
-    """What cannot be opened is not deleted."""
-    (tmp_path / "index.db").mkdir()
-    with pytest.raises(OSError, match="KV index"):
-        KvIndex(tmp_path / "index.db")
-    assert (tmp_path / "index.db").is_dir()
+def test_a_folder_in_its_place_is_replaced(tmp_path: Path) -> None:
+    """Nobody puts anything there, and an index can always be made anew."""
+    (tmp_path / "index.db" / "in it").mkdir(parents=True)
+    with closing(KvIndex(tmp_path / "index.db")) as index:
+        assert index.is_new
 
 
 def test_errors_of_the_database_become_os_errors(tmp_path: Path) -> None:
@@ -385,6 +385,27 @@ def test_a_damaged_row_is_an_os_error(tmp_path: Path, index: KvIndex, column: st
         index.children(ROOT)
     with pytest.raises(OSError, match="damaged"):
         index.get(FIRST.key)
+
+
+@pytest.mark.parametrize("junk", ["'many'", "x'ff'", "9e999", "NULL"])
+def test_damaged_sums_and_marks_are_numbers(tmp_path: Path, index: KvIndex, junk: str) -> None:
+    """A value of a kind that nobody writes makes a wrong number, never an error that nobody expects."""
+    add(index, FIRST)
+    index.count_written("2026-01-01", 7)
+    index.mark("reconciled", 1.0)
+    with closing(sqlite3.connect(tmp_path / "index.db")) as other, other:
+        other.execute("PRAGMA ignore_check_constraints=ON")
+        for change in ("segments SET rows_bytes", "segments SET fingerprint", "written SET bytes", "marks SET at"):
+            with contextlib.suppress(sqlite3.IntegrityError):  # NULL where there must be a value
+                other.execute(f"UPDATE {change} = {junk}")
+    numbers = (
+        index.total_bytes(),
+        index.written(),
+        index.written("2026-01-01"),
+        index.marked("reconciled"),
+        *index.generations().values(),
+    )
+    assert all(isinstance(number, int | float) for number in numbers)
 
 
 def test_a_change_that_fails_half_way_is_undone(index: KvIndex) -> None:

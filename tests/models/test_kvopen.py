@@ -101,17 +101,27 @@ def test_a_header_that_says_little_is_enough() -> None:
 @pytest.mark.parametrize("key", [key for key in METADATA if key != "general.name"])
 def test_every_entry_of_the_header_counts(key: str) -> None:
     """What changes rows or tokens makes another generation; another name does not."""
-    other = StubModel(meta={**METADATA, key: "7"})
+    other = StubModel(meta={**METADATA, key: "70000"})
     assert len(fingerprint().difference(fingerprint(other).fields())) == 1
     named = StubModel(meta={**METADATA, "general.name": "Another"})
     assert fingerprint(named) == fingerprint()
 
 
 def test_the_type_of_kv_and_flash_attention_count() -> None:
-    """Both change the bytes of a row, the threads and the context's size do not."""
+    """Both change the bytes of a row, the threads and the size of a short context do not."""
     other = fingerprint(settings=replace(SETTINGS, kv_type="q8_0", flash_attention=False))
     assert fingerprint().difference(other.fields()) == ["KV type of K", "KV type of V", "flash attention"]
     assert fingerprint(settings=replace(SETTINGS, threads=8, n_ctx=512)) == fingerprint()
+
+
+def test_a_context_beyond_the_original_one_counts() -> None:
+    """There some models take other RoPE factors, so that the same tokens have other rows."""
+    long = fingerprint(settings=replace(SETTINGS, n_ctx=32_769))
+    assert fingerprint().difference(long.fields()) == ["RoPE scaling"]
+    assert fingerprint(settings=replace(SETTINGS, n_ctx=32_768)) == fingerprint()
+    odd = StubModel(meta={**METADATA, "qwen.rope.scaling.original_context_length": "8000"})
+    assert fingerprint(odd, replace(SETTINGS, n_ctx=7_990)) == fingerprint(odd)
+    assert fingerprint(odd, replace(SETTINGS, n_ctx=7_900)) != fingerprint(odd)
 
 
 def test_adapters_count_in_any_order() -> None:

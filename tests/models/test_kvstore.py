@@ -81,9 +81,15 @@ def found(store: KvStore, tokens: Sequence[int]) -> list[tuple[int, int]]:
     return [(hit.segment.start, hit.end) for hit in store.lookup(tokens).hits]
 
 
+@pytest.fixture(autouse=True)
+def _short_conversations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two tokens in common are a common beginning here."""
+    monkeypatch.setattr("models.kvstore._COINCIDENCE", 1)
+
+
 def reason(store: KvStore, tokens: Sequence[int]) -> str | None:
     """Why no more can be restored."""
-    return store.why(store.lookup(tokens))
+    return store.why(store.lookup(tokens), tokens)
 
 
 def path_of(root: Path, segment: SegmentId, part: Part = "rows") -> Path:
@@ -299,6 +305,46 @@ def test_a_text_that_parts_is_for_others_to_explain(open_store: Open) -> None:
     assert reason(store, (1, 2, 3, 9)) is None
 
 
+def test_a_conversation_that_ends_is_not_told_as_an_edit(open_store: Open) -> None:
+    """What was never kept, because KV was off or full, is said so; what follows differently elsewhere is not that."""
+    store = open_store()
+    put(store, (1, 2), (3, 4))
+    assert reason(store, (1, 2, 3, 4, 5, 6)) == "stored up to token 4"
+    put(store, (1, 2), (3, 4), (7,))
+    assert reason(store, (1, 2, 3, 4, 5, 6)) is None
+
+
+def test_what_lies_under_another_setting_is_named(open_store: Open) -> None:
+    """A conversation that went on under other settings names them, one that did not does not."""
+    store, other = open_store(), open_store(changed(flash_attention=True))
+    put(store, (1, 2))
+    put(other, (1, 2), (3, 4))
+    assert reason(store, (1, 2, 3, 4, 5)) == "stored under other settings: flash attention"
+    assert reason(store, (1, 2, 9)) == "stored up to token 2"
+
+
+@pytest.mark.parametrize("place", ["pages", "folder", "nothing"])
+def test_a_damaged_index_is_made_anew(tmp_path: Path, open_store: Open, place: str) -> None:
+    """Damage that shows only when a page is read, or a folder in its place, costs nothing that is stored."""
+    store = open_store()
+    chain = put(store, *[(n, n) for n in range(1, 60)])
+    store.close()
+    path = tmp_path / "kv" / "index.db"
+    if place == "pages":
+        data = bytearray(path.read_bytes())
+        assert len(data) > 12_288
+        data[8_192:] = b"\xa5" * (len(data) - 8_192)
+        path.write_bytes(data)
+    elif place == "folder":
+        path.unlink()
+        (path / "in it").mkdir(parents=True)
+    tokens = [token for segment in chain for token in segment.tokens]
+    again = open_store()
+    assert again.lookup(tokens).end == len(tokens)
+    put(again, (500, 501))
+    assert found(again, (500, 501)) == [(0, 2)]
+
+
 @pytest.mark.parametrize(("field", "name"), FIELD_NAMES.items())
 def test_every_other_setting_is_refused_by_name(open_store: Open, field: str, name: str) -> None:
     """KV of a fingerprint that differs in one field is never found, and the miss names the field.
@@ -309,7 +355,9 @@ def test_every_other_setting_is_refused_by_name(open_store: Open, field: str, na
     store = open_store()
     result = store.lookup((1, 2))
     assert (result.hits, result.n_matched) == ((), 0)
-    assert store.why(result) == (misses.NOTHING if field == "weights" else f"stored under other settings: {name}")
+    assert store.why(result, (1, 2)) == (
+        misses.NOTHING if field == "weights" else f"stored under other settings: {name}"
+    )
 
 
 def test_all_settings_that_differ_are_named(open_store: Open) -> None:
@@ -341,7 +389,7 @@ def test_what_was_evicted_is_told(open_store: Open) -> None:
     store.write(old, bytes(600))
     store.write(new, bytes(600))
     result = store.lookup((1, 2))
-    assert (result.hits, result.loss, store.why(result)) == ((), "evicted", misses.EVICTED)
+    assert (result.hits, result.loss, store.why(result, (1, 2))) == ((), "evicted", misses.EVICTED)
     assert found(store, (3, 4)) == [(0, 2)]
 
 
@@ -352,7 +400,7 @@ def test_an_evicted_state_is_told(open_store: Open, kind: MemoryKind) -> None:
     _, second = put(store, (1, 2), (3, 4), parts=PARTS)
     store._index.lose([(second.key, "state")], "evicted")
     result = store.lookup((1, 2, 3, 4, 5))
-    assert (result.end, store.why(result)) == (2, misses.EVICTED)
+    assert (result.end, store.why(result, (1, 2, 3, 4, 5))) == (2, misses.EVICTED)
 
 
 def test_a_loss_that_would_not_have_helped_is_no_reason(open_store: Open) -> None:
@@ -371,7 +419,7 @@ def test_a_loss_that_agrees_further_than_what_is_left_is_the_reason(open_store: 
     put(store, (1, 2), (3, 9))
     store._index.lose([(lost.key, "rows")], "evicted")
     result = store.lookup((1, 2, 3, 4, 5))
-    assert (result.end, store.why(result)) == (3, misses.EVICTED)
+    assert (result.end, store.why(result, (1, 2, 3, 4, 5))) == (3, misses.EVICTED)
 
 
 @pytest.mark.parametrize(
@@ -399,6 +447,15 @@ def test_a_memory_that_cannot_go_back_says_so(open_store: Open, kind: MemoryKind
     assert reason(store, (1, 9)) == "no state stored to go back to"
 
 
+def test_an_index_that_cannot_be_written_can_be_read(open_store: Open) -> None:
+    """On a full disk a use is not recorded, and what is stored is used."""
+    store = open_store()
+    put(store, (1, 2), (3,))
+    store._index._query("PRAGMA query_only=ON")
+    assert found(store, (1, 2, 3, 4)) == [(0, 2), (2, 3)]
+    assert store.lookup((1, 2, 3)).error is None
+
+
 @pytest.mark.parametrize("ask", ["lookup", "why"])
 def test_an_index_that_breaks_while_open_is_a_miss(tmp_path: Path, open_store: Open, ask: str) -> None:
     """Damage under an open store is a miss with a reason; only writing raises, and OSError at that."""
@@ -407,7 +464,7 @@ def test_an_index_that_breaks_while_open_is_a_miss(tmp_path: Path, open_store: O
     before = store.lookup((8, 9))
     store._index._query("DROP TABLE segments")
     result = store.lookup((1, 2)) if ask == "lookup" else before
-    told = store.why(result)
+    told = store.why(result, (1, 2))
     assert result.hits == ()
     assert told is not None
     assert told.startswith("stored KV cannot be read: the KV index failed (")
@@ -510,14 +567,15 @@ def test_a_vanished_file_is_a_miss(tmp_path: Path, open_store: Open) -> None:
 
 
 def test_a_file_that_cannot_be_opened_is_a_miss(tmp_path: Path, open_store: Open) -> None:
-    """A link in its place is not followed and raises once."""
+    """A link in its place is not followed, and is set aside like other damage."""
     store = open_store()
     (segment,) = put(store, (1, 2))
     path = path_of(tmp_path, segment)
     path.symlink_to(path.rename(tmp_path / "elsewhere"))
-    with pytest.raises(OSError, match="symbolic link"):
+    with pytest.raises(SegmentDamaged, match="not a file"):
         store.read(segment)
     assert found(store, (1, 2)) == []
+    assert not path.is_symlink()
 
 
 @pytest.mark.parametrize("ahead", [True, False])

@@ -11,12 +11,12 @@ from blake3 import blake3
 
 from models import kvverify
 from models.kvfolder import KvFolder
-from models.kvformat import FORMAT, MAGIC, PARTS, SegmentDamaged, check_segment
+from models.kvformat import FORMAT, MAGIC, PARTS, SegmentDamaged, SegmentId, check_segment
 from models.kvstore import KvStore
-from models.kvverify import Fault, Kind, VerifyReport
+from models.kvverify import Fault, Kind, VerifyReport, verify
 from models.sqlite import sqlite3
 from sessions.store import Store
-from tests.models.helpers import damage
+from tests.models.helpers import FINGERPRINT, damage
 from tests.models.kvstock import (
     KEY,
     OTHER_KEY,
@@ -445,3 +445,22 @@ def test_a_deletion_under_way_is_no_fault(stock: Stock, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(KvFolder, "locked", after_the_deletion)
     assert stock.verify().faults == ()
+
+
+def test_a_damaged_database_is_made_anew(tmp_path: Path) -> None:
+    """Repairing begins with the index itself; what is stored is found again afterwards."""
+    root = tmp_path / "kv"
+    store = KvStore(root, KEY, FINGERPRINT, clock=lambda: 1.0)
+    for n in range(60):
+        store.write(SegmentId(store.digest, store.root_key, 0, (n, n)), b"rows")
+    store.close()
+    path = root / "index.db"
+    intact = path.read_bytes()
+    path.write_bytes(intact[:8_192] + b"\xa5" * (len(intact) - 8_192))
+    report = verify(root, KEY, repair=True, progress=lambda _done, _total: None)
+    assert ([fault.detail for fault in report.faults], report.n_repaired) == (
+        ["the index was damaged, and was made anew"],
+        1,
+    )
+    report = verify(root, KEY, repair=False, progress=lambda _done, _total: None)
+    assert (report.n_ok, report.faults) == (60, ())

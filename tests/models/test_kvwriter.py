@@ -254,6 +254,25 @@ def test_the_systems_own_words_are_told(store: SlowStore, writer: KvWriter) -> N
     assert note.startswith("KV is not kept: the KV index failed (")
 
 
+def test_an_unexpected_error_does_not_end_the_writer(
+    store: SlowStore, writer: KvWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told like any other; who waits for the writer does not wait for ever."""
+    store.permits.release(100)
+    chain, reports = chain_of(store, 1), Reports()
+
+    def fail(*_args: object) -> int:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "write", fail)
+        writer.put(items(chain), chain[0].key, reports)
+        assert reports.wait() == Written(0, None, "KV is not kept: unexpected error (MemoryError)")
+    writer.put(items(chain), chain[0].key, reports)
+    writer.drain()
+    assert reports.said[-1].tip == chain[0].key.hex()
+
+
 # --- what is waiting ---
 
 
@@ -282,18 +301,29 @@ def test_a_segment_that_failed_is_not_held(store: SlowStore, writer: KvWriter) -
 
 
 @pytest.mark.parametrize(
-    ("tokens", "expected"),
-    [((0, 1, 2, 3), True), ((0, 1, 2, 3, 4), True), ((0, 9), True), ((9, 9, 2), True), ((9, 9), False), ((), False)],
+    ("tokens", "useful", "expected"),
+    [
+        ((0, 1, 2, 3), 4, True),
+        ((0, 1, 2, 3, 4), 4, True),
+        ((0, 1, 2, 3, 4), 5, False),
+        ((0, 9), 1, True),
+        ((0, 9), 2, False),
+        ((9, 9, 2), 3, True),
+        ((9, 9), 1, False),
+        ((), 1, False),
+    ],
 )
-def test_a_prefix_may_be_waiting(store: SlowStore, writer: KvWriter, tokens: tuple[int, ...], expected: bool) -> None:
+def test_a_prefix_may_be_waiting(
+    store: SlowStore, writer: KvWriter, tokens: tuple[int, ...], useful: int, expected: bool
+) -> None:
     """Told by the tokens at the segment's place: one too many is waited for, never one too few."""
     chain = chain_of(store, 2)
-    assert not writer.holds_part_of(tokens)
+    assert not writer.holds_part_of(tokens, useful)
     writer.put(items(chain), chain[-1].key, ignored)
-    assert writer.holds_part_of(tokens) is expected
+    assert writer.holds_part_of(tokens, useful) is expected
     store.permits.release(100)
     writer.drain()
-    assert not writer.holds_part_of(tokens)
+    assert not writer.holds_part_of(tokens, useful)
 
 
 def test_a_slow_disk_fills_the_room(store: SlowStore, writer: KvWriter, monkeypatch: pytest.MonkeyPatch) -> None:

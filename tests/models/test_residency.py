@@ -88,6 +88,7 @@ class FakeContext:
         assert begin == len(self.tokens)
         assert start <= begin < end <= start + len(tokens)
         assert self.kind == "dense" or (begin, end) == (start, start + len(tokens))
+        assert len(self.tokens) + len(tokens) <= self.n_ctx, "no room for the whole piece"
         if self.refuses:
             self.clear()
             return False
@@ -317,6 +318,23 @@ def test_a_restore_waits_for_what_is_still_being_written(start: Start) -> None:
     opening.join()
 
 
+def test_the_next_turn_does_not_wait_for_what_is_resident(start: Start) -> None:
+    """What is still being written of a conversation that goes on is in the context already."""
+    program = start()
+    assert program.store is not None
+    program.store.gate = threading.Event()
+    program.ensure(SYSTEM + ONE)
+    program.residency.capture([30, 60], lambda _written: None)
+    turns: list[Outcome] = []
+    turn = threading.Thread(target=lambda: turns.append(program.ensure(SYSTEM + ONE + TWO)))
+    turn.start()
+    turn.join(10)
+    had = [counts(outcome) for outcome in turns]
+    program.store.gate.set()
+    turn.join()
+    assert had == [(60, 0, 30)]
+
+
 def test_a_cancelled_prefill_says_so(start: Start) -> None:
     """What was evaluated stays and is counted."""
     program = start()
@@ -372,6 +390,29 @@ def test_segments_are_capped(start: Start, tmp_path: Path) -> None:
     program.turn(SYSTEM + ONE)
     assert len(segment_files(tmp_path / "kv")) == 4
     assert counts(start().ensure(SYSTEM + ONE)) == (0, 60, 0)
+
+
+def test_a_slow_disk_does_not_fill_the_memory(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Capturing waits where too much is queued, also of what it queued itself, until somebody else waits for it."""
+    program = start(row_bytes=(16 << 20) // 5)
+    assert program.store is not None
+    monkeypatch.setattr("models.kvwriter._QUEUED_BYTES", 100)
+    program.store.gate = threading.Event()
+    program.ensure(SYSTEM + ONE)
+    results: list[Written] = []
+    capture = threading.Thread(target=program.residency.capture, args=([30, 60], results.append))
+    capture.start()
+    capture.join(0.2)
+    assert capture.is_alive()
+    n_queued = len(program.residency._chain)
+    program.is_awaited = True
+    capture.join(10)
+    assert not capture.is_alive()
+    assert n_queued == len(program.residency._chain) < 12
+    program.store.gate.set()
+    program.is_awaited = False
+    program.turn(SYSTEM + ONE + TWO)
+    assert counts(start().ensure(SYSTEM + ONE + TWO)) == (0, 90, 0)
 
 
 def test_a_failed_write_is_made_up_for(start: Start) -> None:
@@ -464,7 +505,7 @@ def test_a_vanished_segment_costs_what_follows(start: Start, tmp_path: Path) -> 
     program = start()
     for path in segment_files(tmp_path / "kv"):
         path.unlink()
-    reason = "stored KV cannot be read: No such file or directory"
+    reason = "a stored file is missing"
     assert miss(program, SYSTEM + ONE) == ((0, 0, 60), reason)
 
 
@@ -573,7 +614,7 @@ def test_a_missing_state_is_a_miss_with_a_reason(start: Start, tmp_path: Path, k
     last = program.store.lookup(SYSTEM + ONE + TWO).hits[-1].segment
     program = start(kind=kind)
     KvFolder(tmp_path / "kv").segment_path(last.fingerprint, last.key, "state").unlink()
-    reason = "stored KV cannot be read: No such file or directory"
+    reason = "a stored file is missing"
     assert miss(program, SYSTEM + ONE + TWO) == ((0, 0, 90), reason)
     program.context.clear()
     assert miss(program, SYSTEM + ONE + TWO) == ((0, 60, 30), "a stored file is missing")
@@ -605,6 +646,17 @@ def test_a_restore_that_does_not_pay_is_not_made(start: Start) -> None:
     assert (counts(outcome), outcome.miss_reason) == ((0, 0, 60), "too small to pay")
     assert outcome.estimate is not None
     assert (outcome.estimate.restores, round(outcome.estimate.prefill_s, 6)) == (False, 0.06)
+
+
+def test_a_restore_that_did_not_pay_is_tried_again(start: Start) -> None:
+    """A disk that was measured as slow is doubted a little less each time, and that is remembered."""
+    start().turn(SYSTEM + ONE)
+    program = start()
+    assert program.store is not None
+    slow = Rates(0.001, 1e-3, 0.0)
+    program.residency._rates = slow
+    program.turn(SYSTEM + ONE)
+    assert program.store.note("rates")["restore_s_per_byte"] < slow.restore_s_per_byte
 
 
 def test_a_restore_says_what_it_was_decided_from(start: Start) -> None:
@@ -639,6 +691,15 @@ def test_a_piece_that_does_not_fit_the_context_is_left(start: Start) -> None:
     assert (counts(outcome), outcome.miss_reason) == ((0, 0, 45), "cut at token 0 by context limit")
 
 
+def test_a_piece_that_overlaps_what_is_resident_fits(start: Start) -> None:
+    """Where both have no room in the context, the resident part of the piece gives way to it."""
+    start().turn(SYSTEM + ONE + TWO, [30, 90])
+    program = start()
+    program.ensure(SYSTEM + ONE + THREE)
+    program.context.n_ctx = 100
+    assert counts(program.ensure(SYSTEM + ONE + TWO)) == (30, 60, 0)
+
+
 def test_what_was_evicted_is_named(start: Start) -> None:
     """A conversation whose KV had to go says so."""
     start().turn(SYSTEM + ONE)
@@ -655,6 +716,22 @@ def test_the_chain_in_use_is_shown(start: Start, tmp_path: Path) -> None:
     _, tip = program.turn(SYSTEM + ONE), program.kept_last.tip
     assert tip is not None
     assert tips_in_use(KvFolder(tmp_path / "kv")) == {bytes.fromhex(tip)}
+
+
+def test_what_could_not_be_written_does_not_hide_the_chain_in_use(start: Start, tmp_path: Path) -> None:
+    """What is stored of a conversation stays in use when its newest turn finds the disk full."""
+    program = start()
+    program.turn(SYSTEM + ONE)
+    stored = program.kept_last.tip
+    assert program.store is not None
+    program.store.room = 0
+    for tokens in (SYSTEM + ONE + TWO, SYSTEM + ONE + TWO + THREE):
+        program.turn(tokens)
+        assert stored is not None
+        assert tips_in_use(KvFolder(tmp_path / "kv")) == {bytes.fromhex(stored)}
+        assert program.residency.tip == stored
+        program.ensure(tokens)
+        assert tips_in_use(KvFolder(tmp_path / "kv")) == {bytes.fromhex(stored)}
 
 
 def test_a_full_store_says_why(start: Start) -> None:

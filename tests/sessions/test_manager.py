@@ -344,6 +344,49 @@ async def test_opening_what_takes_no_message_does_nothing(store: Store, session:
     assert len(engine.prompts) == n_prompts
 
 
+async def test_an_open_is_over_when_its_history_is_resident(store: Store, session: Session) -> None:
+    """A message does not wait for the disk, and who leaves the open then stops nobody else."""
+    await drain(make_manager(store, FakeEngine()).send(session.id, "q", GREEDY))
+    engine = FakeEngine()
+    engine.store_gate = asyncio.Event()
+    manager = make_manager(store, engine)
+    is_resident = asyncio.Event()
+
+    async def open_it() -> None:
+        async for event in manager.open(session.id):
+            if isinstance(event, Prepared):
+                is_resident.set()
+
+    opening = asyncio.create_task(open_it())
+    await asyncio.wait_for(is_resident.wait(), 30)
+    reasons = []
+    async with asyncio.timeout(30):
+        async for event in manager.send(session.id, "now", GREEDY):
+            if isinstance(event, Prepared):
+                assert not opening.done()
+                opening.cancel()
+                await asyncio.wait([opening])
+            if isinstance(event, Finished):
+                reasons.append(event.reason)
+                engine.store_gate.set()
+    assert reasons == ["end"]
+
+
+async def test_kv_of_a_conversation_deleted_while_it_is_opened_is_deleted(store: Store, session: Session) -> None:
+    """What opening puts on disk behind the deletion goes as soon as it is there."""
+    await drain(make_manager(store, FakeEngine()).send(session.id, "q", GREEDY))
+    engine = FakeEngine()
+    engine.store_gate = asyncio.Event()
+    forgotten: list[tuple[list[str], list[str]]] = []
+    manager = SessionManager(store, engine, forget_kv=lambda dead, alive: forgotten.append((dead, alive)))
+    async for event in manager.open(session.id):
+        if isinstance(event, Prepared):
+            manager.delete_forever(session.id)
+            engine.store_gate.set()
+    assert [len(dead) for dead, _alive in forgotten] == [1, 1]
+    assert store.tips() == ([], [])
+
+
 async def test_stop_ends_an_open(store: Store, session: Session) -> None:
     """Stopping while a history is made resident ends that."""
     await drain(make_manager(store, FakeEngine(lambda _: "x" * 3000)).send(session.id, "q", GREEDY))
