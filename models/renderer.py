@@ -3,9 +3,9 @@
 Run as a script by `models.template` and imported by nobody: it depends on jinja2 and the standard library
 alone, so isolated mode (`-I`) finds all of it wherever chatapp itself was put.
 
-In: `{"template", "bos_token", "eos_token", "time_limit_s", "conversations": [{"messages",
-"add_generation_prompt"}]}`. Out: `{"error": null | why no conversation was rendered, "renderings": [{"text",
-"error", "clock"}]}`, ASCII only.
+In: `{"template", "bos_token", "eos_token", "today", "time_limit_s", "conversations": [{"messages",
+"add_generation_prompt"}]}`; `today` (ISO) is the only day a template is told.
+Out: `{"error": null | why no conversation was rendered, "renderings": [{"text", "error", "clock"}]}`, ASCII only.
 """
 
 from __future__ import annotations
@@ -42,12 +42,14 @@ class GenerationTag(jinja2.ext.Extension):
 class Renderer:
     """A compiled template with the environment that the Transformers library gives chat templates."""
 
-    def __init__(self, template: str, *, bos_token: str, eos_token: str) -> None:
+    def __init__(self, template: str, *, bos_token: str, eos_token: str, today: str) -> None:
         environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, jinja2.ext.loopcontrols]
         )
         environment.filters["tojson"] = _tojson
         environment.globals |= {"raise_exception": _raise, "strftime_now": self._now}
+        # At noon: what a template computes from it stays on that day.
+        self._frozen = datetime.datetime.combine(datetime.date.fromisoformat(today), datetime.time(12))
         self._clock = False
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         self._template = environment.from_string(template)
@@ -75,7 +77,7 @@ class Renderer:
 
     def _now(self, form: str) -> str:
         self._clock = True
-        return datetime.datetime.now().strftime(form)  # noqa: DTZ005 - templates mean the user's own clock
+        return self._frozen.strftime(form)
 
 
 def _raise(message: str) -> NoReturn:
@@ -126,7 +128,12 @@ def main() -> None:
     _limit_process(request["time_limit_s"])
     answer: dict[str, Any] = {"error": None, "renderings": []}
     try:
-        renderer = Renderer(request["template"], bos_token=request["bos_token"], eos_token=request["eos_token"])
+        renderer = Renderer(
+            request["template"],
+            bos_token=request["bos_token"],
+            eos_token=request["eos_token"],
+            today=request["today"],
+        )
     except Exception as exc:  # noqa: BLE001 - a bad template fails in many ways; all are reported
         answer["error"] = _described(exc)
     else:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from gguf import GGUFWriter, TokenType
@@ -41,13 +42,20 @@ _EMBD, _HEAD, _HEADS, _KV_HEADS, _FF, _EXPERTS = 64, 32, 2, 1, 128, 4
 _CONV, _STATE, _RANK = 4, 16, 4
 _RANK_LORA = 4
 
+Tokenizer = Literal["bpe", "spm", "user defined"]
+"""Byte-level BPE; SentencePiece, which wants a BOS and puts a space before each text; BPE whose marks are no control
+tokens but ones found in any text."""
+
 Array: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.float32]]"
 
 
-def build(kind: str, folder: Path) -> Path:
+def build(kind: str, folder: Path, *, template: str | None = TEMPLATE, tokenizer: Tokenizer = "bpe") -> Path:
     """Write the model of a kind of memory, the same bytes each time; returns its path."""
     arch = _ARCHITECTURES[kind]
-    path = folder / f"tiny-{kind.replace(' ', '-')}.gguf"
+    name = f"tiny-{kind.replace(' ', '-')}"
+    if (template, tokenizer) != (TEMPLATE, "bpe"):
+        name += "-" + hashlib.sha256(f"{template} {tokenizer}".encode()).hexdigest()[:12]
+    path = folder / f"{name}.gguf"
     is_hybrid = arch == "lfm2"
     n_layers = 6 if kind == "sliding window" else 4
     writer = GGUFWriter(path, arch)
@@ -56,11 +64,13 @@ def build(kind: str, folder: Path) -> Path:
     writer.add_embedding_length(_EMBD)
     writer.add_block_count(n_layers)
     writer.add_layer_norm_rms_eps(1e-5)
-    _add_vocabulary(writer)
+    n_vocab = _add_spm_vocabulary(writer) if tokenizer == "spm" else _add_vocabulary(writer, tokenizer)
+    if template is not None:
+        writer.add_chat_template(template)
     random = _Random(list(_ARCHITECTURES).index(kind))
     tensors = {
-        "token_embd.weight": random.matrix(_vocabulary_size(), _EMBD, gain=8.0),
-        "output.weight": random.matrix(_vocabulary_size(), _EMBD, gain=3.0),
+        "token_embd.weight": random.matrix(n_vocab, _EMBD, gain=8.0),
+        "output.weight": random.matrix(n_vocab, _EMBD, gain=3.0),
         "token_embd_norm.weight" if is_hybrid else "output_norm.weight": random.norm(_EMBD),
     }
     if kind == "recurrent":
@@ -200,19 +210,35 @@ def _tokens() -> list[str]:
     return [*CONTROL, *_byte_characters(), *("".join(merge.split()) for merge in _MERGES.split(", "))]
 
 
-def _vocabulary_size() -> int:
-    return len(_tokens())
-
-
-def _add_vocabulary(writer: GGUFWriter) -> None:
+def _add_vocabulary(writer: GGUFWriter, tokenizer: Tokenizer) -> int:
     tokens = _tokens()
+    marks = TokenType.USER_DEFINED if tokenizer == "user defined" else TokenType.CONTROL
     writer.add_vocab_size(len(tokens))
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list(tokens)
-    writer.add_token_types([TokenType.CONTROL] * len(CONTROL) + [TokenType.NORMAL] * (len(tokens) - len(CONTROL)))
+    writer.add_token_types([marks] * len(CONTROL) + [TokenType.NORMAL] * (len(tokens) - len(CONTROL)))
     writer.add_token_merges(_MERGES.split(", "))
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_add_bos_token(False)
-    writer.add_chat_template(TEMPLATE)
+    return len(tokens)
+
+
+def _add_spm_vocabulary(writer: GGUFWriter) -> int:
+    """Unknown, BOS and EOS, all bytes, then words and letters, those that are joined first in front."""
+    letters = [chr(code) for code in range(0x21, 0x7F)]
+    words = ["he", "ll", "hell", "hello", "▁hello", "IN", "ST", "INST", "▁▁", *("▁" + letter for letter in letters)]
+    words += ["▁", *letters]
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *words]
+    types = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL] + [TokenType.BYTE] * 256
+    writer.add_vocab_size(len(tokens))
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(tokens)
+    writer.add_token_scores([0.0] * 259 + [-float(place) for place in range(len(words))])
+    writer.add_token_types(types + [TokenType.NORMAL] * len(words))
+    writer.add_unk_token_id(0)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_add_bos_token(True)
+    return len(tokens)
