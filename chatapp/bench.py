@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from chatapp.config import FlashAttention, Settings
-from chatapp.engines import make_engine
+from chatapp.engines import make_engine, with_model_path
 from models.engine import (
     Engine,
     Entry,
@@ -114,7 +114,7 @@ def resume(settings: Settings, *, n_tokens: int) -> dict[str, object]:
     with tempfile.TemporaryDirectory(prefix="chatapp-bench-") as folder:
         root = Path(folder)
         # The user's limits on stored KV would be measured instead of the program.
-        own = replace(settings, data_dir=root / "data", cache_dir=root / "cache", kv=DEFAULT_KV)
+        own = replace(with_model_path(settings), data_dir=root / "data", cache_dir=root / "cache", kv=DEFAULT_KV)
         return asdict(asyncio.run(_resume(own, n_tokens)))
 
 

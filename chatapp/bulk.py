@@ -10,18 +10,18 @@ from typing import Any, BinaryIO
 import click
 
 from chatapp.config import Settings
-from chatapp.console import Narrator
+from chatapp.console import Narrator, lost_notice, replaced_notice
 from chatapp.engines import make_engine
 from chatapp.objects import stats_object
 from chatapp.oneshot import load
-from models.engine import Sampling
+from models.presets import SamplingChoice
 from sessions.batch import Answered, answer_rows
 
 SOME_FAILED = 3
 
 
 async def run_batch(
-    settings: Settings, source: BinaryIO, output: str, *, system: str | None, sampling: Sampling
+    settings: Settings, source: BinaryIO, output: str, *, system: str | None, sampling: SamplingChoice
 ) -> int:
     """Answer the rows of `source` into the file named `output` (- is stdout), each written at once.
 
@@ -30,10 +30,10 @@ async def run_batch(
     narrator = Narrator()
     engine = make_engine(settings)
     try:
-        await load(engine, narrator)
-        n_rows = n_failed = 0
+        effective = sampling.over(await load(engine, narrator))
+        n_rows = n_failed = n_replaced = n_lost = 0
         with click.open_file(output, "w", encoding="utf-8") as file:
-            rows = answer_rows(engine, source, sampling, system=system, monotonic=time.monotonic)
+            rows = answer_rows(engine, source, effective, system=system, monotonic=time.monotonic)
             async with aclosing(rows):
                 async for row in rows:
                     narrator.clear()
@@ -41,7 +41,13 @@ async def run_batch(
                     file.flush()
                     n_rows += 1
                     n_failed += row.error is not None
+                    n_replaced += row.n_replaced
+                    n_lost += row.n_lost
                     narrator.line(f"{n_rows} rows answered")
+        if n_replaced:
+            narrator.notice(replaced_notice(n_replaced))
+        if n_lost:
+            narrator.notice(lost_notice(n_lost))
         narrator.notice(f"{n_rows} rows, {n_failed} failed.")
     finally:
         narrator.clear()

@@ -14,7 +14,7 @@ import click
 from chatapp.config import ConfigError, Settings, load_settings
 
 if TYPE_CHECKING:
-    from models.engine import Sampling
+    from models.presets import SamplingChoice
     from sessions.conversation import Session
     from sessions.store import Store
 
@@ -38,18 +38,24 @@ folder_options = _options(
     click.option("--engine", hidden=True),
 )
 engine_options = _options(
-    click.option("--model", type=click.Path(path_type=Path), help="GGUF file; default: the starter model."),
+    click.option("--model", metavar="MODEL", help="GGUF file, or a name `models list` shows."),
     click.option("--ctx", type=click.IntRange(min=1), help="Context size in tokens."),
     click.option("--gpu-layers", type=click.IntRange(min=-1), help="Layers on the GPU; -1: all. Default: 0."),
     click.option("--threads", type=click.IntRange(min=1), help="CPU threads; default: the measured best."),
     click.option("--flash-attention", type=click.Choice(["auto", "on", "off"]), help="Default: auto, measured."),
+    click.option("--chat-format", metavar="NAME", help="For a model without a chat template: chatml, llama3, ..."),
     click.option("--kv/--no-kv", default=None, help="Keep KV on disk, or not. Default: --kv."),
     click.option("--kv-budget", metavar="SIZE", help="At most so much KV on disk, such as 20GiB."),
     click.option("--kv-type", type=click.Choice(["f16", "q8_0"]), help="Precision of KV. Default: f16."),
     click.option("--lora", multiple=True, metavar="PATH[=SCALE]", help="LoRA adapter; may be repeated."),
     folder_options,
 )
+fit_options = _options(
+    click.option("--ctx", type=click.IntRange(min=1), help="Context size in tokens."),
+    click.option("--kv-type", type=click.Choice(["f16", "q8_0"]), help="Precision of KV. Default: f16."),
+)
 sampling_options = _options(
+    click.option("--preset", type=click.Choice(["precise", "balanced", "creative"]), help="Values for all below."),
     click.option("--temperature", type=click.FloatRange(min=0), help="0 always takes the likeliest token."),
     click.option("--top-k", type=click.IntRange(min=0), help="Choose among the K likeliest; 0: off."),
     click.option("--top-p", type=click.FloatRange(0, 1), help="Choose among the likeliest of mass P; 1: off."),
@@ -58,6 +64,8 @@ sampling_options = _options(
     click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Same seed, same answer."),
     click.option("--max-tokens", type=click.IntRange(min=1), help="Cut the answer there."),
     click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; may be repeated."),
+    click.option("--json-schema", metavar="FILE|JSON", help="Answer in JSON that conforms to this schema."),
+    click.option("--grammar", "grammar_file", metavar="FILE", help="Answer by this GBNF grammar."),
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -98,15 +106,16 @@ def run(
     **flags: Any,
 ) -> None:
     """Answer one question. PROMPT, stdin, or both (PROMPT, an empty line, stdin)."""
-    from chatapp.console import Narrator, run_to_exit
+    from chatapp.console import Narrator, replaced_notice, run_to_exit
     from chatapp.oneshot import Question
     from chatapp.oneshot import run as run_question
 
     if ephemeral and session_id:
         raise click.UsageError("--ephemeral keeps nothing, so it cannot go on with a conversation.")
     text, n_damaged = _read_prompt(prompt)
-    if n_damaged:
-        Narrator().notice(f"{n_damaged} damaged character(s) in the input were replaced.")
+    system, n_in_system = _scrubbed(system)
+    if n_damaged + n_in_system:
+        Narrator().notice(replaced_notice(n_damaged + n_in_system))
     if not text.strip():
         raise click.UsageError("There is no question: give one as an argument or on stdin.")
     question = Question(text, system, session_id, _sampling(flags), ephemeral, as_json)
@@ -123,8 +132,11 @@ def run(
 def batch(context: click.Context, /, source: Any, output: str, system: str | None, **flags: Any) -> None:
     """Answer each row {"id", "prompt"} of a JSONL file (- is stdin)."""
     from chatapp.bulk import run_batch
-    from chatapp.console import run_to_exit
+    from chatapp.console import Narrator, replaced_notice, run_to_exit
 
+    system, n_damaged = _scrubbed(system)
+    if n_damaged:
+        Narrator().notice(replaced_notice(n_damaged))
     settings, sampling = _settings(context, flags), _sampling(flags)
     context.exit(run_to_exit(run_batch(settings, source, output, system=system, sampling=sampling)))
 
@@ -302,6 +314,89 @@ def clear_kv(
 
 
 @cli.group()
+def models() -> None:
+    """List, describe, add, fetch and remove models. NAME may be its beginning."""
+
+
+@models.command("list")
+@json_option
+@fit_options
+@folder_options
+@click.pass_context
+def list_models(context: click.Context, /, as_json: bool, **flags: Any) -> None:
+    """List all models on this disk, those of other programs too."""
+    from chatapp.models_cmd import show_list
+
+    show_list(_settings(context, flags), as_json=as_json)
+
+
+@models.command("info")
+@click.argument("name", metavar="[MODEL]", required=False)
+@json_option
+@fit_options
+@folder_options
+@click.pass_context
+def describe_model(context: click.Context, /, name: str | None, as_json: bool, **flags: Any) -> None:
+    """Describe a model (name or path) before it is loaded; without one, that which would be used."""
+    from chatapp.models_cmd import show_info
+
+    show_info(_settings(context, flags), name, as_json=as_json)
+
+
+@models.command("add")
+@click.argument("path", metavar="PATH", type=click.Path(path_type=Path))
+@click.option("--copy", is_flag=True, help="Copy the file instead of linking to it.")
+@json_option
+@folder_options
+@click.pass_context
+def add_model(context: click.Context, /, path: Path, copy: bool, as_json: bool, **flags: Any) -> None:
+    """Give a GGUF file a name: put a link to it into chatapp's own folder."""
+    from chatapp import models_cmd
+
+    models_cmd.add_model(_settings(context, flags), path, copy=copy, as_json=as_json)
+
+
+@models.command("pull")
+@click.argument("wanted", metavar="REPO[:QUANT]")
+@json_option
+@folder_options
+@click.pass_context
+def pull_model(context: click.Context, /, wanted: str, as_json: bool, **flags: Any) -> None:
+    """Fetch a model from the Hugging Face hub: OWNER/NAME, with a quantization or file behind a colon."""
+    from chatapp import models_cmd
+
+    models_cmd.pull_model(_settings(context, flags), wanted, as_json=as_json)
+
+
+@models.command("remove")
+@click.argument("name", metavar="NAME")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@folder_options
+@click.pass_context
+def remove_model(context: click.Context, /, name: str, yes: bool, as_json: bool, **flags: Any) -> None:
+    """Remove a model from chatapp's own folder."""
+    from chatapp import models_cmd
+
+    models_cmd.remove_model(_settings(context, flags), name, yes=yes, as_json=as_json)
+
+
+@models.command("default")
+@click.argument("name", metavar="[NAME]", required=False)
+@json_option
+@folder_options
+@click.pass_context
+def default_model(context: click.Context, /, name: str | None, as_json: bool, **flags: Any) -> None:
+    """Choose the model that is used when none is named; without NAME, show it."""
+    from chatapp import models_cmd
+
+    if name is None:
+        models_cmd.show_default(_settings(context, flags), as_json=as_json)
+    else:
+        models_cmd.choose_default(_settings(context, flags), name, as_json=as_json)
+
+
+@cli.group()
 def bench() -> None:
     """Measure on this machine."""
 
@@ -345,13 +440,24 @@ def _store(context: click.Context, flags: dict[str, Any]) -> closing[Store]:
     return closing(store)
 
 
-def _sampling(flags: dict[str, Any]) -> Sampling:
+def _sampling(flags: dict[str, Any]) -> SamplingChoice:
     from dataclasses import fields
 
+    from chatapp.constraint import read_constraint
     from models.engine import Sampling
+    from models.presets import SamplingChoice
 
     names = {field.name for field in fields(Sampling)} & flags.keys()
-    return Sampling(**{name: flags[name] for name in names if flags[name] is not None})
+    given = {name: flags[name] for name in names if flags[name] is not None}
+    if grammar := read_constraint(flags["json_schema"], flags["grammar_file"]):
+        given["grammar"] = grammar
+    return SamplingChoice(flags["preset"], given)
+
+
+def _scrubbed(text: str | None) -> tuple[str | None, int]:
+    from chatapp.safe import scrub
+
+    return (None, 0) if text is None else scrub(text)
 
 
 def _read_prompt(argument: str | None) -> tuple[str, int]:

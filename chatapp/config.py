@@ -6,12 +6,16 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import platformdirs
 
-from chatapp.values import ENGINE, LORAS, PATH, SIZE, SWITCH, Kind, choice, whole
+from chatapp.values import ENGINE, LORAS, MODEL, PATH, SIZE, SWITCH, Kind, choice, whole
+from models.formats import known_formats
 from models.kvsettings import DEFAULT_KV, KvSettings
+
+if TYPE_CHECKING:
+    from models.modelfiles import ModelFolders
 
 FlashAttention = Literal["auto", "on", "off"]
 KvType = Literal["f16", "q8_0"]
@@ -27,9 +31,10 @@ class ConfigError(Exception):
 class Settings:
     """What a run of the program works with.
 
-    `model` None is the starter model, `n_ctx` None the default for this machine, `threads` None the measured
-    best. `engine` is `llama`, or `fake` for demonstrations and tests (`fake:50` answers 50 tokens a second).
-    `kv_type` is how KV is held in memory and on disk; `loras` are adapters with their strengths.
+    `model` is a path, or a name if it is relative and has no `.gguf`; None is the chosen default. `n_ctx` None is
+    the default for this machine, `threads` None the measured best. `engine` is `llama`, or `fake` for demonstrations
+    and tests (`fake:50` answers 50 tokens a second). `kv_type` is how KV is held in memory and on disk; `loras` are
+    adapters with their strengths. `chat_format` names a known format for a model whose file has no chat template.
     """
 
     data_dir: Path
@@ -43,6 +48,7 @@ class Settings:
     kv: KvSettings = DEFAULT_KV
     kv_type: KvType = "f16"
     loras: tuple[tuple[Path, float], ...] = ()
+    chat_format: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +78,14 @@ class Setting:
 SETTINGS = (
     Setting("data_dir", "data_dir", "data_dir", PATH),
     Setting("cache_dir", "cache_dir", "cache_dir", PATH),
-    Setting("model", "model", "model", PATH),
+    Setting("model", "model", "model", MODEL),
     Setting("ctx", "ctx", "n_ctx", whole(1)),
     Setting("gpu_layers", "gpu_layers", "gpu_layers", whole(-1)),
     Setting("threads", "threads", "threads", whole(1)),
     Setting("flash_attention", "flash_attention", "flash_attention", choice("auto", "on", "off")),
     Setting("kv_type", "kv_type", "kv_type", choice("f16", "q8_0")),
     Setting("lora", "lora", "loras", LORAS),
+    Setting("chat_format", "chat_format", "chat_format", choice(*known_formats())),
     Setting("kv", "kv.enabled", "kv.enabled", SWITCH),
     Setting("kv_budget", "kv.budget", "kv.budget_bytes", SIZE),
     Setting("kv_free_floor", "kv.free_floor", "kv.free_floor_bytes", SIZE),
@@ -116,6 +123,43 @@ def load_settings(flags: Mapping[str, Any], environ: Mapping[str, str] | None = 
             "set --flash-attention to auto or on, or --kv-type to f16."
         )
     return settings
+
+
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """The hub that models are fetched from: its address (None: the usual one), and whether it may be asked at all."""
+
+    endpoint: str | None
+    is_offline: bool
+
+
+def hub(environ: Mapping[str, str] | None = None) -> Hub:
+    """Return the hub, as its own variables name it."""
+    environ = os.environ if environ is None else environ
+    offline = environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
+    return Hub(environ.get("HF_ENDPOINT", "").rstrip("/") or None, offline)
+
+
+def model_folders(settings: Settings, environ: Mapping[str, str] | None = None) -> ModelFolders:
+    """Return where models may lie: the own folder, and those of other programs, as their own variables name them."""
+    from models.modelfiles import ModelFolders
+
+    environ = os.environ if environ is None else environ
+
+    def folders(named: str | None, *usual: str) -> tuple[Path, ...]:
+        try:
+            return tuple(Path(folder).expanduser().absolute() for folder in ([named] if named else usual))
+        except RuntimeError:  # there is no home folder
+            return ()
+
+    cache = environ.get("XDG_CACHE_HOME") or "~/.cache"
+    hugging_face = environ.get("HF_HOME") or f"{cache}/huggingface"
+    return ModelFolders(
+        own=settings.data_dir / "models",
+        ollama=folders(environ.get("OLLAMA_MODELS"), "~/.ollama/models", "/usr/share/ollama/.ollama/models"),
+        lm_studio=folders(None, "~/.lmstudio/models", f"{cache}/lm-studio/models"),
+        hugging_face=folders(environ.get("HF_HUB_CACHE"), f"{hugging_face}/hub"),
+    )
 
 
 def is_debug() -> bool:

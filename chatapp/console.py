@@ -38,6 +38,16 @@ def print_json(value: object) -> None:
     sys.stdout.flush()
 
 
+def replaced_notice(n: int) -> str:
+    """What to say about characters of the input that could not be kept."""
+    return f"{n:,} damaged character(s) in the input were replaced."
+
+
+def lost_notice(n: int) -> str:
+    """What to say about characters that the model does not get to see."""
+    return f"{n:,} character(s) cannot be written in this model's vocabulary: the model does not see them."
+
+
 class Narrator:
     """Says on stderr what is going on: notices always, progress only when somebody watches."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from models.errors import ModelError
@@ -10,6 +11,7 @@ from sessions.files import make_private_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from chatapp.config import Settings
     from models.engine import Engine
@@ -31,14 +33,10 @@ def make_engine(settings: Settings) -> Engine:
             tokens_per_s=float(rate) if rate else None,
             n_ctx=settings.n_ctx or 32_768,
         )
-    from models.catalog import starter_model
     from models.client import EngineProcess
 
-    path = settings.model or starter_model()
-    if path is None:
-        raise ModelError("There is no model: give one with --model PATH.gguf, or set up the starter model with make.")
     return EngineProcess(
-        path,
+        model_path(settings),
         cache_dir=settings.cache_dir,
         data_dir=settings.data_dir,
         n_ctx=settings.n_ctx,
@@ -48,7 +46,43 @@ def make_engine(settings: Settings) -> Engine:
         kv=settings.kv,
         kv_type=settings.kv_type,
         loras=settings.loras,
+        chat_format=settings.chat_format,
     )
+
+
+def model_path(settings: Settings) -> Path:
+    """Return the model to load: the named one, else the chosen default, else the starter.
+
+    Raises `ModelError` in one sentence when there is none. A path is returned as it is; whether there is a model is
+    found out when it is loaded.
+    """
+    from models import catalog
+    from models.ownmodels import read_default
+
+    model = settings.model
+    if model is None:
+        chosen = read_default(settings.data_dir / "models")
+        starter = None if chosen else catalog.starter_model()
+        if chosen and not chosen.path.exists():
+            raise ModelError(
+                f"The default model {chosen.name!r} is gone: choose another with `chatapp models default NAME`, "
+                "or name one with --model."
+            )
+        model = chosen.path if chosen else starter
+        if model is None:
+            raise ModelError(
+                "There is no model: give one with --model PATH.gguf, or set up the starter model with make."
+            )
+    if model.is_absolute() or model.suffix.lower() == ".gguf":
+        return model
+    from chatapp.config import model_folders
+
+    return catalog.find(catalog.entries(model_folders(settings)), str(model)).path
+
+
+def with_model_path(settings: Settings) -> Settings:
+    """Return settings that mean the same model with another data folder, where names and the default are kept."""
+    return settings if _is_fake(settings) else replace(settings, model=model_path(settings))
 
 
 def forget_kv(settings: Settings) -> ForgetKV:

@@ -64,3 +64,19 @@ def print_figures(figures: Mapping[str, object], *, as_json: bool) -> None:
 def when(seconds: float) -> str:
     """Local date and time of a moment (epoch s)."""
     return datetime.fromtimestamp(seconds, tz=UTC).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Aligned columns, two spaces between them; cells that begin with > stand on the right."""
+    from rich.cells import cell_len
+
+    widths = [max(cell_len(cell.removeprefix(">")) for cell in column) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = []
+        for cell, width in zip(row, widths, strict=True):
+            text = cell.removeprefix(">")
+            pad = " " * (width - cell_len(text))
+            cells.append(pad + text if cell.startswith(">") else text + pad)
+        lines.append("  ".join(cells).rstrip() + "\n")
+    return "".join(lines)

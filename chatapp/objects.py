@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from models.engine import TurnStats
+from models.engine import Sampling, TurnStats
 from sessions.conversation import Message, Session, SessionSummary
 
 STATS_KEYS = (
@@ -28,10 +28,29 @@ STATS_KEYS = (
 )
 
 
+SAMPLING_KEYS = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repeat_penalty",
+    "seed",
+    "max_tokens",
+    "stop",
+    "grammar",
+)
+
+
 def stats_object(stats: TurnStats | None) -> dict[str, Any]:
     """Return the stats with every key, null where unknown."""
     stats = stats or TurnStats()
     return {key: getattr(stats, key) for key in STATS_KEYS}
+
+
+def sampling_object(sampling: Sampling, seed: int | None) -> dict[str, Any]:
+    """Return what the answer was sampled with; `seed` is the one that was drawn if none was given."""
+    values = {key: getattr(sampling, key) for key in SAMPLING_KEYS}
+    return {**values, "seed": sampling.seed if seed is None else seed, "stop": list(sampling.stop)}
 
 
 def answer_object(
@@ -41,6 +60,7 @@ def answer_object(
     token_ids: Sequence[int],
     status: str,
     model: str | None,
+    sampling: Sampling,
     stats: TurnStats | None,
 ) -> dict[str, Any]:
     """Return what `run --json` prints."""
@@ -50,6 +70,7 @@ def answer_object(
         "token_ids": list(token_ids),
         "status": status,
         "model": model,
+        "sampling": sampling_object(sampling, stats.seed if stats else None),
         "stats": stats_object(stats),
     }
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 import click
 
 from chatapp.config import Settings
-from chatapp.console import INTERRUPTED, Narrator, interrupts, print_json, print_text
+from chatapp.console import INTERRUPTED, Narrator, interrupts, lost_notice, print_json, print_text
 from chatapp.engines import forget_kv, kv_gives_way, make_engine
 from chatapp.objects import answer_object
-from models.engine import Engine, Event, Failed, Finished, Piece, Progress, Sampling, Stored
+from models.engine import Engine, Event, Failed, Finished, Piece, Prepared, Progress, Sampling, Stored
+from models.presets import SamplingChoice
 from sessions.conversation import MessageStatus
 from sessions.journal import recover
 from sessions.manager import SessionManager
@@ -28,7 +29,7 @@ class Question:
     text: str
     system: str | None
     session: str | None
-    sampling: Sampling
+    sampling: SamplingChoice
     is_ephemeral: bool
     as_json: bool
 
@@ -45,10 +46,10 @@ async def run(settings: Settings, question: Question) -> int:
         if session and question.system:
             manager.set_system(session.id, question.system)
         try:
-            await load(engine, Narrator())
+            sampling = question.sampling.over(await load(engine, Narrator()))
             session = session or manager.new(system=question.system)
-            events = manager.send(session.id, question.text, question.sampling)
-            return await _print(events, manager.stop, question, session.id, engine)
+            events = manager.send(session.id, question.text, sampling)
+            return await _print(events, manager.stop, question, sampling, session.id, engine)
         finally:
             await engine.close()
 
@@ -56,15 +57,15 @@ async def run(settings: Settings, question: Question) -> int:
 async def _run_ephemeral(settings: Settings, question: Question) -> int:
     engine = make_engine(settings)
     try:
-        await load(engine, Narrator())
-        events = ask(engine, question.text, question.sampling, system=question.system, monotonic=time.monotonic)
-        return await _print(events, engine.cancel, question, None, engine)
+        sampling = question.sampling.over(await load(engine, Narrator()))
+        events = ask(engine, question.text, sampling, system=question.system, monotonic=time.monotonic)
+        return await _print(events, engine.cancel, question, sampling, None, engine)
     finally:
         await engine.close()
 
 
-async def load(engine: Engine, narrator: Narrator) -> None:
-    """Load the model, with progress. Raises `ClickException`."""
+async def load(engine: Engine, narrator: Narrator) -> Sampling:
+    """Load the model, with progress; return the sampling it recommends. Raises `ClickException`."""
     try:
         async for event in engine.load():
             if isinstance(event, Progress):
@@ -73,17 +74,19 @@ async def load(engine: Engine, narrator: Narrator) -> None:
                 raise click.ClickException(event.message)
     finally:
         narrator.clear()
+    return engine.info.sampling if engine.info else Sampling()
 
 
 async def _print(
     events: AsyncGenerator[Event, None],
     stop: Callable[[], Awaitable[None]],
     question: Question,
+    sampling: Sampling,
     session_id: str | None,
     engine: Engine,
 ) -> int:
     narrator = Narrator()
-    printed = _Printed(question, narrator)
+    printed = _Printed(question, sampling, narrator)
     with interrupts(stop) as was_interrupted:
         async with aclosing(events):
             async for event in events:
@@ -103,8 +106,9 @@ async def _print(
 class _Printed:
     """The answer so far, printed as it comes unless one JSON object is wanted at the end."""
 
-    def __init__(self, question: Question, narrator: Narrator) -> None:
+    def __init__(self, question: Question, sampling: Sampling, narrator: Narrator) -> None:
         self._question = question
+        self._sampling = sampling
         self._narrator = narrator
         self._text: list[str] = []
         self._ids: list[int] = []
@@ -117,6 +121,8 @@ class _Printed:
         match event:
             case Progress():
                 self._narrator.progress(event)
+            case Prepared(lost_characters=n) if n:
+                self._narrator.notice(lost_notice(n))
             case Piece(text=text, token_ids=ids):
                 self._text.append(text)
                 self._ids.extend(ids)
@@ -153,6 +159,7 @@ class _Printed:
                     token_ids=self._finished.run.body if self._finished else self._ids,
                     status=status,
                     model=model,
+                    sampling=self._sampling,
                     stats=self._finished.stats if self._finished else None,
                 )
             )

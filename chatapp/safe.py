@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from sessions.hygiene import tidy
+
 _REPLACEMENT = "\ufffd"
 _ELLIPSIS = "…"
 
@@ -48,7 +50,6 @@ def _one_of(codes: Iterable[int]) -> re.Pattern[str]:
 
 _GLYPHS = _table()
 _UNSAFE = _one_of(_GLYPHS)
-_UNSTORABLE = re.compile("[\\x00\\ud800-\\udfff]")
 _INVISIBLE_IN_TITLES = re.compile("[\\u00ad\\u061c\\u180e\\u200b\\u200e\\u200f\\u2060-\\u2064\\ufeff]")
 
 
@@ -91,11 +92,8 @@ def clean_line(text: str, limit: int) -> str:
 
 
 def decode_input(data: bytes) -> tuple[str, int]:
-    """Return UTF-8 input as text that can be stored, and how many U+FFFD stand for what could not be.
-
-    A byte order mark at the start is dropped.
-    """
-    text = data.decode("utf-8-sig", errors="replace")
+    """Return UTF-8 input by the rule of `sessions.hygiene`, and how many U+FFFD stand for what could not be kept."""
+    text = data.decode("utf-8", errors="replace")
     # UTF-8 finds its own character borders again after any damage, so each genuine U+FFFD is counted exactly.
     n_damaged = text.count(_REPLACEMENT) - data.count(_REPLACEMENT.encode())
     text, n_scrubbed = scrub(text)
@@ -103,8 +101,8 @@ def decode_input(data: bytes) -> tuple[str, int]:
 
 
 def scrub(text: str) -> tuple[str, int]:
-    """Return text that can be stored and tokenized, and how many lone surrogates and NULs became U+FFFD.
+    """Return text by the rule of `sessions.hygiene`, and how many lone surrogates and NULs became U+FFFD.
 
     Surrogates come from arguments that are not UTF-8 and from JSON escapes.
     """
-    return _UNSTORABLE.subn(_REPLACEMENT, text)
+    return tidy(text)

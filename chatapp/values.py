@@ -60,6 +60,14 @@ def _path(value: str | Path, base: Path) -> Path:
         raise ValueError from exc
 
 
+def _model(value: str | Path, base: Path) -> Path:
+    """An absolute path; of what is no file and does not look like one, the name as it is."""
+    path = _path(value, base)
+    text = str(value)
+    looks_like_a_path = path.suffix.lower() == ".gguf" or text.startswith((".", "~")) or Path(text).is_absolute()
+    return path if looks_like_a_path or path.is_file() else Path(value)
+
+
 def _switch(value: str | bool | int, _base: Path) -> bool:
     try:
         return _SWITCH[str(value).lower()]
@@ -111,6 +119,7 @@ def _is_number(text: str) -> bool:
 
 
 PATH = Kind("a path", (str,), _path)
+MODEL = Kind("a path or the name of a model", (str,), _model)
 SWITCH = Kind("true or false (or on, off, yes, no, 1, 0)", (bool, str, int), _switch)
 SIZE = Kind('a size such as "20GiB", "500 MB" or 0', (str, int), _size)
 ENGINE = Kind("llama (fake or fake:N in demonstrations)", (), _engine)

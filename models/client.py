@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from models import protocol
-from models.engine import Event, Failed, Loaded, ModelInfo, Prompt, Sampling, Stored
+from models.engine import GAVE_UP, Event, Failed, Loaded, ModelInfo, Prompt, Sampling, Stored
 from models.errors import EngineDied, EngineError, ProtocolError
 from models.kvsettings import DEFAULT_KV, KvSettings
 
@@ -41,6 +41,7 @@ class EngineProcess:
         flash_attention: Literal["auto", "on", "off"] = "auto",
         kv: KvSettings = DEFAULT_KV,
         kv_type: str = "f16",
+        chat_format: str | None = None,
         loras: tuple[tuple[Path, float], ...] = (),
     ) -> None:
         """Nothing is started until the first request."""
@@ -54,13 +55,14 @@ class EngineProcess:
             "flash_attention": flash_attention,
             "kv": asdict(kv),
             "kv_type": kv_type,
+            "chat_format": chat_format,
             "loras": [(str(path.resolve()), scale) for path, scale in loras],
         }
         self.log_path = cache_dir.resolve() / "logs" / "engine.log"
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._streams: dict[int, asyncio.Queue[dict[str, Any] | None]] = {}
-        # Requests whose answer is complete while its KV is still being written.
+        # Requests of which only `Stored` is to come: their KV is still being written.
         self._closing: set[int] = set()
         self._ids = itertools.count(1)
         self._load_lock = asyncio.Lock()
@@ -174,6 +176,8 @@ class EngineProcess:
             try:
                 async for message in messages:
                     event = protocol.event_from_json(message)
+                    if isinstance(event, Failed) and event.kind == GAVE_UP and self._process:
+                        await self._process.wait()  # the next request needs a new one
                     yield event
                     if isinstance(event, Failed | Stored):
                         self._n_crashes = 0
@@ -193,7 +197,7 @@ class EngineProcess:
             while (message := await stream.get()) is not None:
                 if message.get("event") in ("end", "stored", "failed"):
                     is_over = True
-                if message.get("event") == "finished":
+                if message.get("event") == ("prepared" if request["op"] == "prepare" else "finished"):
                     self._closing.add(request_id)
                 if message.get("event") == "end":
                     if request["op"] != "load":

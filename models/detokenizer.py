@@ -1,6 +1,8 @@
 """Token ids -> text, byte-exact across token borders, and the stop strings that end it.
 
-Each token's bytes are looked at once: the time is linear in the length of the text.
+The text of tokens is that of their bytes as UTF-8. U+FFFD stands for bytes that cannot become valid; a character that
+is not whole where the tokens end is no text yet, and U+FFFD never stands for it: its bytes are in the ids, and the next
+tokens may complete it. Each token's bytes are looked at once: the time is linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -23,10 +25,6 @@ class Detokenizer:
     def feed(self, token_id: int) -> str:
         """Return the text that this token completes; U+FFFD stands for bytes that cannot become valid."""
         return self._utf8.decode(self._piece(token_id))
-
-    def finish(self) -> str:
-        """Return what is still held back: U+FFFD if the tokens ended inside a character, else nothing."""
-        return self._utf8.decode(b"", final=True)
 
     @property
     def is_between_characters(self) -> bool:
@@ -88,8 +86,9 @@ class StopMatcher:
 class Decoder:
     """The text of one answer as its tokens arrive, up to a stop string; and the tokens it is made of.
 
-    A stop string may begin inside a token. Then `kept` whole tokens stand for the text up to there but for
-    `tail`, which has to be tokenized anew: `token_ids[:kept]` + tokens of `tail` = the tokens of `text`.
+    `feed` and `finish` find text, `take` hands out what is settled of it: whole tokens with exactly their text. A stop
+    string may begin inside a token. Then `kept` whole tokens stand for the text up to there but for `tail`, which has
+    to be tokenized anew: `token_ids[:kept]` + tokens of `tail` = the tokens of `text`.
     """
 
     def __init__(self, piece: Piece, stops: tuple[str, ...] = ()) -> None:
@@ -102,10 +101,13 @@ class Decoder:
         # Where tokens end between two characters: borders_tokens[i] tokens make borders_chars[i] characters.
         self._borders_tokens = [0]
         self._borders_chars = [0]
+        self._untaken = ""
+        self._n_taken_chars = 0
+        self._n_taken_tokens = 0
         self.is_stopped = False
 
-    def feed(self, token_id: int) -> str:
-        """Return the text that may be shown now; `is_stopped` tells whether a stop string came."""
+    def feed(self, token_id: int) -> None:
+        """Take in a token; `is_stopped` tells whether a stop string came."""
         assert not self.is_stopped, "no tokens after a stop string"
         text = self._detokenizer.feed(token_id)
         self._n_tokens += 1
@@ -113,22 +115,26 @@ class Decoder:
         if self._detokenizer.is_between_characters:
             self._mark_border()
         shown, self.is_stopped = self._matcher.feed(text)
-        return self._show(shown)
+        self._show(shown)
 
-    def finish(self) -> str:
-        """Return the rest of the text when no more tokens come; nothing after a stop string."""
-        if self.is_stopped:
-            return ""
-        rest = self._detokenizer.finish()
-        self._n_decoded += len(rest)
-        if rest:
-            self._mark_border()
-        shown, self.is_stopped = self._matcher.feed(rest)
-        return self._show(shown if self.is_stopped else shown + self._matcher.flush())
+    def finish(self) -> None:
+        """No more tokens come: what was held back as the head of a stop string is text."""
+        if not self.is_stopped:
+            self._show(self._matcher.flush())
+
+    def take(self) -> tuple[str, int]:
+        """Return text that was not returned yet, and of how many further tokens it is the text."""
+        border = self._last_border()
+        n_chars = self._borders_chars[border] - self._n_taken_chars
+        n_tokens = self._borders_tokens[border] - self._n_taken_tokens
+        text, self._untaken = self._untaken[:n_chars], self._untaken[n_chars:]
+        self._n_taken_chars += n_chars
+        self._n_taken_tokens += n_tokens
+        return text, n_tokens
 
     @property
     def text(self) -> str:
-        """All text returned so far."""
+        """All text found so far, but for what may be the head of a stop string."""
         return "".join(self._parts)
 
     @property
@@ -141,10 +147,10 @@ class Decoder:
         """The end of `text` that the kept tokens do not cover."""
         return self.text[self._borders_chars[self._last_border()] :]
 
-    def _show(self, text: str) -> str:
+    def _show(self, text: str) -> None:
         self._parts.append(text)
+        self._untaken += text
         self._n_shown += len(text)
-        return text
 
     def _mark_border(self) -> None:
         self._borders_tokens.append(self._n_tokens)

@@ -10,6 +10,8 @@ Role = Literal["system", "user", "assistant"]
 Phase = Literal["load", "tune", "check", "restore", "prefill", "decode"]
 MemoryKind = Literal["dense", "sliding window", "hybrid", "recurrent"]
 FinishReason = Literal["end", "stop", "length", "context", "cancelled"]
+GAVE_UP = "gave_up"
+"""The kind of a failure that also ends the engine's process, after it was told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,8 @@ class Sampling:
     """How tokens are chosen. Temperature 0 is greedy; `max_tokens` None means until the context is full.
 
     `top_k` 0, `top_p` 1, `min_p` 0 and `repeat_penalty` 1 each switch their step off;
-    `seed` None draws one, which the stats then report.
+    `seed` None draws one, which the stats then report. `grammar` is GBNF text that the answer follows from its first
+    character to its last, see `models/grammar.py` for its limits: the answer ends when the grammar is complete.
     """
 
     temperature: float = 0.8
@@ -66,15 +69,17 @@ class Sampling:
     seed: int | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    grammar: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """What is known about a loaded model and the settings it runs with.
 
-    `memory_kind` is what its state consists of. `kv_bytes_per_token` is what one more token
-    adds (bytes), `kv_state_bytes` what the state at a restore point takes beside it (0 for a dense cache);
-    `kv_note` says why KV is not kept on disk, if so.
+    `memory_kind` is what its state consists of. `kv_bytes_per_token` is what one more token adds (bytes),
+    `kv_state_bytes` what the state at a restore point takes beside it (0 for a dense cache); `kv_note` says why KV is
+    not kept on disk, if so, `notes` how the chat template is used. `sampling` is what the model's file recommends,
+    and the usual values where it recommends nothing.
     """
 
     name: str
@@ -95,6 +100,8 @@ class ModelInfo:
     memory_kind: MemoryKind = "dense"
     kv_state_bytes: int = 0
     kv_type: str = "f16"
+    notes: tuple[str, ...] = ()
+    sampling: Sampling = Sampling()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +154,8 @@ class Prepared:
     """The prompt is resident. `runs` are the token runs of all entries, in their order.
 
     `opening` and `closing` are the glue that will stand around the answer (empty when nothing is generated).
-    `kv_bytes` is what the sequence occupies now, measured.
+    `kv_bytes` is what the sequence occupies now, measured. `lost_characters` of the messages tokenized for this request
+    cannot be spelt with the model's vocabulary, and are missing from their runs.
     """
 
     resident: int
@@ -160,11 +168,15 @@ class Prepared:
     runs: tuple[TokenRun, ...]
     opening: tuple[int, ...] = ()
     closing: tuple[int, ...] = ()
+    lost_characters: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Newly decoded text and its token ids; either may be empty when the other is held back."""
+    """Newly decoded text and the token ids it is made of.
+
+    After each piece the text so far is that of the ids so far, so that an answer that breaks off agrees with itself.
+    """
 
     text: str
     token_ids: tuple[int, ...]
@@ -172,7 +184,11 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The answer is complete: `text` equals all pieces joined, `run` is the message as it stands in the KV cache."""
+    """The answer is complete: `text` equals all pieces joined, `run` is the message as it stands in the KV cache.
+
+    `text` is the text of `run.body`: its bytes as UTF-8, U+FFFD for those that are none. A character that is not whole
+    at the end is in the ids only.
+    """
 
     reason: FinishReason
     text: str

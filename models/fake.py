@@ -148,6 +148,8 @@ class FakeEngine:
         self.load_error = load_error
         self.prompts: list[Prompt] = []
         """Every prompt it was given, oldest first: what a test asserts on."""
+        self.samplings: list[Sampling] = []
+        """The same for sampling."""
         self._reply = reply or echo
         self._token_s = 1 / tokens_per_s if tokens_per_s else 0.0
         self._prefill_token_s = 1 / prefill_tokens_per_s if prefill_tokens_per_s else 0.0
@@ -155,7 +157,7 @@ class FakeEngine:
         self._disk = disk if disk is not None else FakeDisk()
         self._kv_note = kv_note
         self.store_gate: asyncio.Event | None = None
-        """The end of a turn, `Stored`, waits for this."""
+        """The end of a request, `Stored`, waits for this."""
         self._sleep = sleep
         self._clock = clock
         self._info: ModelInfo | None = None
@@ -183,15 +185,18 @@ class FakeEngine:
 
     async def prepare(self, prompt: Prompt) -> AsyncIterator[Event]:
         """Make a history resident."""
+        stored: Stored | None = None
         async with aclosing(self._resident(prompt, is_asked=False)) as events:
             async for event in events:
+                stored = self._stored(prompt) if isinstance(event, Prepared) else stored
                 yield event
-                if isinstance(event, Prepared):
-                    yield self._stored(prompt)
+        async for event in self._written(stored):
+            yield event
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Event]:
         """Answer the last user message as scripted."""
         stored: Stored | None = None
+        self.samplings.append(sampling)
         async with aclosing(self._resident(prompt, is_asked=True)) as events:
             async for event in events:
                 yield event
@@ -199,11 +204,8 @@ class FakeEngine:
                     async for later in self._decode(prompt, sampling, event):
                         stored = self._stored(prompt) if isinstance(later, Finished) else stored
                         yield later
-        # As with a real engine, the next request does not wait for the disk.
-        if stored:
-            if self.store_gate:
-                await self.store_gate.wait()
-            yield stored
+        async for event in self._written(stored):
+            yield event
 
     async def cancel(self) -> None:
         """Stop the running request before its next token."""
@@ -301,6 +303,13 @@ class FakeEngine:
         self._context += run.ids[1:]
         tpot_s = (last_at - first_at) / (len(ids) - 1) if len(ids) > 1 else None
         yield Finished(reason, "".join(text), run, self._stats(prepared, len(ids), tpot_s, sampling))
+
+    async def _written(self, stored: Stored | None) -> AsyncIterator[Event]:
+        """As with a real engine, the next request does not wait for the disk."""
+        if stored:
+            if self.store_gate:
+                await self.store_gate.wait()
+            yield stored
 
     def _stored(self, prompt: Prompt) -> Stored:
         if self._kv_note or not (prompt.store_kv and self._context):

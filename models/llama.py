@@ -6,9 +6,14 @@ becomes an error of ours here.
 
 from __future__ import annotations
 
+import codecs
 import ctypes
+import math
+import os
+import re
+import tempfile
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +23,8 @@ from llama_cpp import llama_cpp as lib
 
 from models import kvrows
 from models.engine import Sampling
-from models.errors import EngineError, ModelError
+from models.errors import EngineError, GrammarError, ModelError
+from models.grammar import check_grammar
 from models.stats import KvShape
 
 BUILD = f"llama-cpp-python {llama_cpp.__version__}"
@@ -30,6 +36,8 @@ _PARTIAL = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 # Attention runs over every cell up to the highest used one, in steps of 256: fewer in front cost nothing.
 _PUSHED_BACK_CELLS = 256
 _Q8_BLOCK = 32
+_NEVER = -math.inf
+_COMPLAINT = re.compile(r"error parsing grammar: (.{1,120})")
 
 MemoryKind = Literal["dense", "sliding window", "hybrid", "recurrent"]
 """What a model's state consists of: rows of every token; rows of the newest only, in some layers; rows and a state that
@@ -76,6 +84,7 @@ class Model:
         self.handle = handle
         self.vocab = lib.llama_model_get_vocab(handle)
         self._pieces: dict[int, bytes] = {}
+        self._unspoken: frozenset[int] | None = None
         self.adapters = [(self._adapter(file), scale) for file, scale in loras]
 
     def _adapter(self, path: Path) -> Any:
@@ -192,6 +201,40 @@ class Model:
             if n >= 0:
                 return self._pieces.setdefault(token, buffer.raw[:n])
             size = -n
+
+    @property
+    def unspoken(self) -> frozenset[int]:
+        """Control tokens that end nothing: text to a grammar, but not to whoever reads the answer."""
+        if self._unspoken is None:
+            vocab = self.vocab
+            self._unspoken = frozenset(
+                token
+                for token in range(self.n_vocab)
+                if lib.llama_vocab_is_control(vocab, token) and not lib.llama_vocab_is_eog(vocab, token)
+            )
+        return self._unspoken
+
+    @property
+    def recommended_sampling(self) -> Sampling:
+        """What the file's `general.sampling.*` keys say, where it makes sense; else the usual values."""
+        ours = Sampling()
+        return replace(
+            ours,
+            temperature=self._recommended("temp", ours.temperature, 0, 5),
+            top_k=int(self._recommended("top_k", ours.top_k, 0, 1 << 20)),
+            top_p=self._recommended("top_p", ours.top_p, 0.01, 1),
+            min_p=self._recommended("min_p", ours.min_p, 0, 0.99),
+            repeat_penalty=self._recommended("penalty_repeat", ours.repeat_penalty, 0.5, 2),
+        )
+
+    def _recommended(self, key: str, ours: float, least: float, most: float) -> float:
+        """Values that are no number, or would make every answer nonsense, count for nothing."""
+        try:
+            value = float(self.metadata(f"general.sampling.{key}") or "")
+        except ValueError:
+            return ours
+        # The file has 32 bits: 0.95 comes as 0.949999988079071.
+        return round(value, 6) if least <= value <= most else ours
 
     def ends_generation(self, token: int) -> bool:
         """True for end-of-turn and end-of-text tokens."""
@@ -374,8 +417,13 @@ class Context:
         self.clear()
 
     def sample(self, sampler: Sampler) -> int:
-        """Choose the next token from the logits of the last evaluated one."""
-        return int(lib.llama_sampler_sample(sampler.handle, self._handle, -1))
+        """Choose the next token from the logits of the last evaluated one. Raises `GrammarError`."""
+        if sampler.grammar is None:
+            return int(lib.llama_sampler_sample(sampler.handle, self._handle, -1))
+        logits = ctypes.cast(
+            lib.llama_get_logits_ith(self._handle, -1), ctypes.POINTER(ctypes.c_float * self._model.n_vocab)
+        ).contents
+        return sampler.choose(memoryview(logits).cast("B").cast("f"))
 
     def logits(self) -> array[float]:
         """A copy of the logits behind the last evaluated token, one float32 per token of the vocabulary."""
@@ -585,12 +633,18 @@ class Context:
 
 
 class Sampler:
-    """A native sampler chain: penalties, top-k, top-p, min-p, temperature, seed; greedy at temperature 0."""
+    """A native sampler chain: penalties, top-k, top-p, min-p, temperature, seed; greedy at temperature 0.
 
-    def __init__(self, model: Model, sampling: Sampling, seed: int, recent: Sequence[int]) -> None:
-        """`recent` are the newest prompt tokens, which the repeat penalty counts too."""
+    With a grammar the token that the chain picks is tried; only if the grammar does not allow it, all that it does not
+    allow are taken out and the chain picks again: asking for one token is cheap, for all of them it is not.
+    """
+
+    def __init__(self, model: Model, sampling: Sampling, seed: int, recent: Sequence[int] = ()) -> None:
+        """`recent` as in `remember`. Raises `GrammarError`."""
+        self.grammar = None if sampling.grammar is None else Grammar(model, sampling.grammar)
         self.handle = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
-        if sampling.repeat_penalty != 1.0:
+        self._has_penalty = sampling.repeat_penalty != 1.0
+        if self._has_penalty:
             self._add(
                 lib.llama_sampler_init_penalties(model.n_vocab, _PENALTY_WINDOW, sampling.repeat_penalty, 0.0, 0.0)
             )
@@ -605,15 +659,183 @@ class Sampler:
                 self._add(lib.llama_sampler_init_min_p(sampling.min_p, 1))
             self._add(lib.llama_sampler_init_temp(sampling.temperature))
             self._add(lib.llama_sampler_init_dist(seed))
-        for token in recent[-_PENALTY_WINDOW:] if sampling.repeat_penalty != 1.0 else ():
+        self.remember(recent)
+
+    def remember(self, recent: Sequence[int]) -> None:
+        """Take in the newest prompt tokens, which the repeat penalty counts too."""
+        for token in recent[-_PENALTY_WINDOW:] if self._has_penalty else ():
             lib.llama_sampler_accept(self.handle, token)
+
+    def choose(self, logits: memoryview[float]) -> int:
+        """Choose a token that the grammar allows. Raises `GrammarError` where there is none."""
+        assert self.grammar is not None, "without a grammar the library chooses by itself"
+        candidates = self.grammar.candidates
+        candidates.fill(logits)
+        token = candidates.picked_by(self.handle)
+        refused: list[int] = []
+        while not self.grammar.allows(token):
+            refused.append(token)
+            candidates.fill(logits)
+            self.grammar.mask(refused)
+            token = candidates.picked_by(self.handle)
+        lib.llama_sampler_accept(self.handle, token)
+        self.grammar.accept(token)
+        return token
 
     def _add(self, step: object) -> None:
         lib.llama_sampler_chain_add(self.handle, step)
 
     def close(self) -> None:
-        """Free the chain and its steps."""
+        """Free the chain and its steps, and the grammar."""
         lib.llama_sampler_free(self.handle)
+        if self.grammar:
+            self.grammar.close()
+
+
+class _Candidates:
+    """Tokens with their logits, as the library's samplers take them: triples of id, logit, probability."""
+
+    def __init__(self, n: int) -> None:
+        self._data = (lib.llama_token_data * n)()
+        raw = memoryview(self._data).cast("B")
+        self._ids = raw.cast("i")[0::3]
+        self.logits = raw.cast("f")[1::3]
+        self._every_id = memoryview(array("i", range(n)))
+        self._array = lib.llama_token_data_array()
+        self._array.data = self._data
+
+    def fill(self, logits: memoryview[float]) -> None:
+        """Take all tokens of the vocabulary, in order: samplers leave them in another one."""
+        self._ids[:] = self._every_id
+        self.logits[:] = logits
+        self._array.size, self._array.selected, self._array.sorted = len(logits), -1, False
+
+    def fill_one(self, token: int) -> None:
+        """Take one token."""
+        self._ids[0], self.logits[0] = token, 0.0
+        self._array.size, self._array.selected, self._array.sorted = 1, -1, False
+
+    def apply(self, sampler: Any) -> None:
+        """Let a sampler work on them."""
+        lib.llama_sampler_apply(sampler, ctypes.byref(self._array))
+
+    def picked_by(self, chain: Any) -> int:
+        """The token that a chain selects."""
+        self.apply(chain)
+        return int(self._data[self._array.selected].id)
+
+    def forbid(self, tokens: Iterable[int]) -> None:
+        """Rule tokens out; the array must be as `fill` left it."""
+        for token in tokens:
+            self.logits[token] = _NEVER
+
+    @property
+    def left(self) -> list[int]:
+        """Those that are not ruled out; the array must be as `fill` left it."""
+        return [token for token, logit in enumerate(self.logits) if logit != _NEVER]
+
+    @property
+    def is_first_hopeless(self) -> bool:
+        """True when the first one is ruled out."""
+        return bool(self.logits[0] == _NEVER)
+
+
+class Grammar:
+    """A native grammar and how far an answer has come in it.
+
+    The library takes some bytes for characters that no text has; what is no UTF-8 is refused here.
+    """
+
+    def __init__(self, model: Model, text: str) -> None:
+        """Raises `GrammarError`, naming what is wrong as far as the library tells."""
+        check_grammar(text)
+        self._handle, said = _with_stderr(
+            lambda: lib.llama_sampler_init_grammar(model.vocab, text.encode("utf-8", "replace"), b"root")
+        )
+        if not self._handle:
+            complaint = _COMPLAINT.search(said)
+            reason = complaint.group(1) if complaint else "a rule leads back to itself before any text (left recursion)"
+            raise GrammarError(f"The grammar cannot be used: {reason}.")
+        self._model = model
+        self._unfinished = b""
+        self._zeros = memoryview(array("f", [0.0]) * model.n_vocab).cast("B").cast("f")
+        self.candidates = _Candidates(model.n_vocab)
+        self._one = _Candidates(1)
+        self._unspoken = model.unspoken
+
+    def allows(self, token: int) -> bool:
+        """True if the answer may go on, or end, with this token."""
+        unfinished = self._unfinished_behind(self._unfinished, token)
+        if token in self._unspoken or unfinished is None:
+            return False
+        self._one.fill_one(token)
+        self._one.apply(self._handle)
+        if self._one.is_first_hopeless:
+            return False
+        return not unfinished or self._can_finish(self._handle, token, unfinished)
+
+    def _unfinished_behind(self, unfinished: bytes, token: int) -> bytes | None:
+        """What the bytes so far, then those of a token, leave of a character; None if no text can come of them."""
+        if self._model.ends_generation(token):
+            return None if unfinished else b""
+        utf8 = codecs.getincrementaldecoder("utf-8")("strict")
+        try:
+            utf8.decode(unfinished + self._model.piece(token))
+        except UnicodeDecodeError:
+            return None
+        return utf8.getstate()[0]
+
+    def _can_finish(self, handle: Any, token: int, unfinished: bytes) -> bool:
+        """True if a character begun with a token can be finished: the library takes more for its beginning than is."""
+        ahead = lib.llama_sampler_clone(handle)
+        try:
+            lib.llama_sampler_accept(ahead, token)
+            self.candidates.fill(self._zeros)
+            self.candidates.apply(ahead)
+            for following in self.candidates.left:
+                rest = self._unfinished_behind(unfinished, following)
+                if rest == b"" or (rest and self._can_finish(ahead, following, rest)):
+                    return True
+            return False
+        finally:
+            lib.llama_sampler_free(ahead)
+
+    def mask(self, refused: Iterable[int]) -> None:
+        """Rule out candidates that are not allowed, and those refused already. Raises `GrammarError` if none is left.
+
+        Bytes that are no text may be among the rest: whether a token has them is asked when it is picked.
+        """
+        self.candidates.apply(self._handle)
+        self.candidates.forbid(self._unspoken)
+        self.candidates.forbid(refused)
+        if max(self.candidates.logits) == _NEVER:
+            # The library would take any token, and then end the process for it.
+            raise GrammarError("The grammar allows nothing here that the model's vocabulary can spell.")
+
+    def accept(self, token: int) -> None:
+        """Go on behind a token that is allowed."""
+        lib.llama_sampler_accept(self._handle, token)
+        self._unfinished = self._unfinished_behind(self._unfinished, token) or b""
+
+    def close(self) -> None:
+        """Free it."""
+        lib.llama_sampler_free(self._handle)
+
+
+def _with_stderr(call: Callable[[], Any]) -> tuple[Any, str]:
+    """What a native call returns, and what it wrote to descriptor 2: its only word on why it failed."""
+    kept = os.dup(2)
+    try:
+        with tempfile.TemporaryFile() as said:
+            os.dup2(said.fileno(), 2)
+            try:
+                result = call()
+            finally:
+                os.dup2(kept, 2)
+            said.seek(0)
+            return result, said.read(4096).decode("utf-8", "replace")
+    finally:
+        os.close(kept)
 
 
 def _check_q8(model: Model, settings: ContextSettings) -> None:

@@ -6,7 +6,8 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from models.catalog import check_gguf
 from models.cost import Estimate
 from models.detokenizer import Decoder
 from models.engine import (
+    GAVE_UP,
     Event,
     Failed,
     Finished,
@@ -33,22 +35,31 @@ from models.engine import (
     TokenRun,
     TurnStats,
 )
-from models.errors import ModelError, PromptTooLong, TemplateError
+from models.errors import ModelError, PromptTooLong
 from models.fingerprint import weights_hash
+from models.glue import Glue
 from models.kvopen import fingerprint_of, open_kv
 from models.kvsettings import DEFAULT_KV, KvSettings
 from models.kvwriter import Written
 from models.llama import Context, ContextSettings, KvType, Model, Sampler, can_offload
 from models.misses import Cause
 from models.residency import Outcome, Request, Residency
+from models.spelling import lost_characters, spell
 from models.stats import default_context, tpot
-from models.template import Glue, assistant_glue, probe, tokenize_entries
+from models.template import probe
+from models.tokenruns import assistant_glue, ids_behind_text, opening_ids, tokenize_entries
 from models.tuner import Tuning, cores, tune
+from models.watch import Watch
 
 # A token is a few milliseconds of work; announcing each would wake the screen on a core that decodes.
 _PIECE_INTERVAL_S = 0.08
+_GRAMMAR_LIMIT_S = 10.0
+_GRAMMAR_FAILED = 3
+"""Exit code of a process that was given up because of a grammar."""
 
 Emit = Callable[[Event], None]
+Watched = Callable[[], AbstractContextManager[None]]
+"""What a call that may never end runs under."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +75,7 @@ class LocalSettings:
     flash_attention: Literal["auto", "on", "off"] = "auto"
     kv: KvSettings = DEFAULT_KV
     kv_type: KvType = "f16"
+    chat_format: str | None = None
     loras: tuple[tuple[Path, float], ...] = ()
 
 
@@ -71,11 +83,17 @@ class LocalEngine:
     """A loaded model with its context, template and KV store. All methods run on one thread, except `cancel`."""
 
     def __init__(
-        self, settings: LocalSettings, emit: Emit, *, next_prompt: Callable[[], Prompt | None] = lambda: None
+        self,
+        settings: LocalSettings,
+        emit: Emit,
+        *,
+        next_prompt: Callable[[], Prompt | None] = lambda: None,
+        grammar_limit_s: float = _GRAMMAR_LIMIT_S,
     ) -> None:
         """Load everything, telling `emit` the progress and finally `Loaded`. Raises `ModelError`.
 
         `next_prompt` is the one that waits behind the running request, if any: what is done for later gives way.
+        A grammar that takes longer than `grammar_limit_s` for one token ends the process: some would take forever.
         """
         begun = time.monotonic()
         if settings.gpu_layers and not can_offload():
@@ -90,7 +108,7 @@ class LocalEngine:
             loras=settings.loras,
             progress=_throttled(lambda share: emit(Progress("load", 300 + int(share * 600), 1000))),
         )
-        self._glue = self._probe_template(settings.cache_dir)
+        self._glue = self._probe_template(settings)
         tuning = self._tuning(settings, weights, emit)
         shape = self._model.kv_shape
         n_ctx = settings.n_ctx or default_context(self._model.n_ctx_train, shape.bytes_per_token, _available_memory())
@@ -120,6 +138,7 @@ class LocalEngine:
             check=lambda: emit(Progress("check", 0, 1)),
         )
         self._next_prompt = next_prompt
+        self._grammar_limit_s = grammar_limit_s
         self._openings: dict[Role, list[int]] = {}
         self._cancel_lock = threading.Lock()
         self._is_closing = False
@@ -149,6 +168,8 @@ class LocalEngine:
             memory_kind=self._model.memory_kind,
             kv_state_bytes=kv.state_bytes,
             kv_type=settings.kv_type,
+            notes=self._glue.notes,
+            sampling=self._model.recommended_sampling,
         )
         emit(Loaded(self.info))
         if self._model.memory_kind == "dense":
@@ -157,15 +178,13 @@ class LocalEngine:
     def _hash(self, path: Path, cache_dir: Path, emit: Emit) -> str:
         return weights_hash(path, cache_dir, lambda done, n: emit(Progress("load", done * 300 // n, 1000)))
 
-    def _probe_template(self, cache_dir: Path) -> Glue:
-        template = self._model.chat_template
-        if template is None:
-            raise ModelError("The model file has no chat template, so its turns cannot be built; choose a chat model.")
+    def _probe_template(self, settings: LocalSettings) -> Glue:
         return probe(
-            template,
+            self._model.chat_template,
             bos_token=self._model.token_text("bos"),
             eos_token=self._model.token_text("eos"),
-            cache_dir=cache_dir,
+            cache_dir=settings.cache_dir,
+            chat_format=settings.chat_format,
         )
 
     def _tuning(self, settings: LocalSettings, weights: str, emit: Emit) -> Tuning:
@@ -227,7 +246,7 @@ class LocalEngine:
         if not outcome.is_complete:
             emit(Failed("cancelled", "Stopped."))
             return
-        emit(self._prepared(_without(outcome, len(ahead)), runs))
+        emit(self._prepared(_without(outcome, len(ahead)), prompt, runs))
         if prompt.store_kv:
             self._residency.capture([*_ends(runs)[:-1], len(tokens)], self._stored(emit))
             self._residency.tidy()
@@ -237,7 +256,8 @@ class LocalEngine:
     def generate(self, prompt: Prompt, sampling: Sampling, emit: Emit) -> None:
         """Answer a prompt; emits the events of `Engine.generate`, `Stored` from the KV writer's thread.
 
-        Raises `PromptTooLong` before anything is evaluated.
+        Raises `PromptTooLong` and `GrammarError` before anything is evaluated, the latter also where an answer cannot
+        go on.
         """
         runs = self._runs(prompt)
         opening, closing = assistant_glue(prompt.entries[-1].role, self._glue, self._model.tokenize)
@@ -245,12 +265,13 @@ class LocalEngine:
         tokens = [*history, *opening]
         room = self._check_room(len(tokens) + len(closing) + 1) + 1
         seed = random.SystemRandom().getrandbits(31) if sampling.seed is None else sampling.seed
-        with self._residency.undisturbed():
+        with self._sampler(sampling, seed, emit) as (sampler, watched), self._residency.undisturbed():
             outcome = self._ensure(tokens, len(tokens) - 1, prompt, runs, emit)
             stats = replace(self._stats(outcome, len(tokens)), seed=seed)
             if outcome.is_complete:
-                emit(replace(self._prepared(outcome, runs), opening=opening, closing=closing))
-                finished = self._decode(sampling, seed, room, stats, opening, closing, emit)
+                emit(replace(self._prepared(outcome, prompt, runs), opening=opening, closing=closing))
+                sampler.remember(self._context.tokens)
+                finished = self._decode(sampling, sampler, watched, room, stats, opening, closing, emit)
             else:
                 run = TokenRun((*opening, *closing), len(opening), len(opening))
                 finished = Finished("cancelled", "", run, replace(stats, output_tokens=0))
@@ -286,11 +307,9 @@ class LocalEngine:
     def _ahead(self, previous: Role, n_history: int) -> list[int]:
         """What every message of a user begins with behind `previous`, if there is room for it."""
         if previous not in self._openings:
-            try:
-                glue = self._glue.opening(previous, "user") if previous != "user" else ""
-            except TemplateError:
-                glue = ""
-            self._openings[previous] = self._model.tokenize(glue, True) if glue else []
+            # Behind a question stands an answer, so nothing is certain there.
+            known = previous != "user"
+            self._openings[previous] = opening_ids(previous, "user", self._glue, self._model.tokenize) if known else []
         opening = self._openings[previous]
         return opening if n_history + len(opening) <= self._context.n_ctx else []
 
@@ -307,7 +326,7 @@ class LocalEngine:
         )
         return self._residency.ensure(request, report)
 
-    def _prepared(self, outcome: Outcome, runs: tuple[TokenRun, ...]) -> Prepared:
+    def _prepared(self, outcome: Outcome, prompt: Prompt, runs: tuple[TokenRun, ...]) -> Prepared:
         return Prepared(
             resident=outcome.resident,
             restored=outcome.restored,
@@ -317,6 +336,11 @@ class LocalEngine:
             prefill_s=outcome.prefill_s,
             kv_bytes=self._context.kv_bytes,
             runs=runs,
+            lost_characters=sum(
+                lost_characters(self._glue.body(entry.role, entry.text), run.body, self._model.piece)
+                for entry, run in zip(prompt.entries, runs, strict=True)
+                if entry.run is None
+            ),
         )
 
     def _stats(self, outcome: Outcome, n_prompt: int) -> TurnStats:
@@ -332,10 +356,30 @@ class LocalEngine:
             **_decision(outcome.estimate),
         )
 
+    @contextmanager
+    def _sampler(self, sampling: Sampling, seed: int, emit: Emit) -> Iterator[tuple[Sampler, Watched]]:
+        """A sampler, and what its calls run under. A grammar's may never end: then the process does, with a word."""
+        if sampling.grammar is None:
+            with closing(Sampler(self._model, sampling, seed)) as sampler:
+                yield sampler, nullcontext
+            return
+
+        def give_up() -> None:
+            emit(Failed(GAVE_UP, "The grammar takes too long: too many ways through it lead to the same text."))
+            os._exit(_GRAMMAR_FAILED)
+
+        watch = Watch(self._grammar_limit_s, is_cancelled=lambda: self._context.is_cancelled, give_up=give_up)
+        with closing(watch):
+            with watch.over_call():
+                sampler = Sampler(self._model, sampling, seed)
+            with closing(sampler):
+                yield sampler, watch.over_call
+
     def _decode(
         self,
         sampling: Sampling,
-        seed: int,
+        sampler: Sampler,
+        watched: Watched,
         room: int,
         stats: TurnStats,
         opening: tuple[int, ...],
@@ -346,45 +390,47 @@ class LocalEngine:
         context, model = self._context, self._model
         limit = room if sampling.max_tokens is None else min(room, sampling.max_tokens)
         decoder = Decoder(model.piece, sampling.stop)
-        sampler = Sampler(model, sampling, seed, context.tokens)
         ids: list[int] = []
-        pending: list[str] = []
         n_announced = 0
         announced_at = first_at = last_at = 0.0
         reason: FinishReason = "length" if limit == sampling.max_tokens else "context"
-        try:
-            while len(ids) < limit:
+        while len(ids) < limit:
+            with watched():
                 token = context.sample(sampler)
-                last_at = time.monotonic()
-                first_at = first_at or last_at
-                if model.ends_generation(token):
-                    reason = "end"
-                    break
-                ids.append(token)
-                pending.append(decoder.feed(token))
-                if decoder.is_stopped:
-                    reason = "stop"
-                    break
-                if last_at - announced_at >= _PIECE_INTERVAL_S and any(pending):
-                    emit(Piece("".join(pending), tuple(ids[n_announced:])))
-                    pending.clear()
-                    n_announced, announced_at = len(ids), last_at
-                if context.is_cancelled or (len(ids) < limit and not context.decode(token)):
-                    reason = "cancelled"
-                    break
-        finally:
-            sampler.close()
-        pending.append(decoder.finish())
+            last_at = time.monotonic()
+            first_at = first_at or last_at
+            if model.ends_generation(token):
+                reason = "end"
+                break
+            ids.append(token)
+            decoder.feed(token)
+            if decoder.is_stopped:
+                reason = "stop"
+                break
+            if last_at - announced_at >= _PIECE_INTERVAL_S:
+                text, n_tokens = decoder.take()
+                if n_tokens:
+                    emit(Piece(text, tuple(ids[n_announced : n_announced + n_tokens])))
+                    n_announced, announced_at = n_announced + n_tokens, last_at
+            if context.is_cancelled or (len(ids) < limit and not context.decode(token)):
+                reason = "cancelled"
+                break
+        decoder.finish()
         n_output = len(ids) + (reason == "end")
+        (text, _), tail = decoder.take(), decoder.tail
+        whole = decoder.text.removesuffix(tail)
         if decoder.is_stopped:
             # The stop string is not part of the answer: keep the tokens before it, tokenize what a cut token left.
-            ids = [*ids[: decoder.kept], *model.tokenize(decoder.tail, False)]
-        if any(pending) or n_announced < len(ids):
-            emit(Piece("".join(pending), tuple(ids[n_announced:])))
+            tail_ids = spell(tail, lambda cut: ids_behind_text(cut, model.tokenize), model.piece, range(model.n_vocab))
+            tail = b"".join(map(model.piece, tail_ids)).decode("utf-8", "ignore")
+            ids = [*ids[: decoder.kept], *tail_ids]
+        text, whole = text + tail, whole + tail
+        if text or n_announced < len(ids):
+            emit(Piece(text, tuple(ids[n_announced:])))
         run = TokenRun((*opening, *ids, *closing), len(opening), len(opening) + len(ids))
         return Finished(
             reason,
-            decoder.text,
+            whole,
             run,
             replace(
                 stats,
@@ -416,7 +462,7 @@ class LocalEngine:
         # Nothing is looked up for this: what was evaluated is resident, a handful of tokens is missing.
         self._residency.ensure(Request(tokens, len(tokens), 0, keeps=False), lambda _phase, _done, _total: None)
         following = self._next_prompt()
-        if following and _known_tokens(following)[: len(history)] == history:
+        if following and following.store_kv and _known_tokens(following)[: len(history)] == history:
             done(Written(0, self._residency.tip))
             return
         n_resident = len(self._context.tokens)

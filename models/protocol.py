@@ -74,7 +74,9 @@ def event_from_json(message: dict[str, Any]) -> Event:
         body = {key: value for key, value in message.items() if key not in ("event", "id")}
         kind = _EVENTS[message["event"]]
         if kind is Loaded:
-            body["info"] = ModelInfo(**body["info"])
+            info = body["info"]
+            sampling = sampling_from_json(info["sampling"])
+            body["info"] = ModelInfo(**{**info, "sampling": sampling, "notes": tuple(info["notes"])})
         elif kind is Prepared:
             body["runs"] = tuple(_run_from_json(run) for run in body["runs"])
             body["opening"], body["closing"] = tuple(body["opening"]), tuple(body["closing"])

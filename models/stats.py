@@ -26,6 +26,11 @@ class KvShape:
         return round(width * (_ELEMENT_BYTES[self.type_k] + _ELEMENT_BYTES[self.type_v]))
 
 
+def element_bytes(type_name: str) -> float:
+    """Bytes of one element of K or V of this GGML type."""
+    return _ELEMENT_BYTES[type_name]
+
+
 def tpot(first_token_s: float, last_token_s: float, n_tokens: int) -> float | None:
     """Time per output token in seconds: (last - first) / (tokens - 1); None below two tokens."""
     return None if n_tokens < 2 else (last_token_s - first_token_s) / (n_tokens - 1)

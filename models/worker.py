@@ -134,7 +134,7 @@ class Worker:
         self._write({"id": request_id, **protocol.event_to_json(event)})
 
     def _write(self, message: dict[str, Any]) -> None:
-        with self._send_lock, contextlib.suppress(BrokenPipeError):
+        with self._send_lock, contextlib.suppress(OSError):
             self._events.write(protocol.encode(message))
             self._events.flush()
 

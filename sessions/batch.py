@@ -20,8 +20,11 @@ from models.engine import (
     TokenRun,
     TurnStats,
 )
+from models.errors import GrammarError
+from models.schema import grammar_of
 from sessions.conversation import MessageStatus
 from sessions.errors import BadRequest
+from sessions.hygiene import tidy
 from sessions.turn import STATUS_OF, ask, checked
 
 BOM = b"\xef\xbb\xbf"
@@ -34,7 +37,8 @@ RowId = str | int | float | bool | None
 class Answered:
     """The answer to one input row. `line` counts from 1; `error` is None unless the status is `failed`.
 
-    A row that failed in mid-answer keeps what it had.
+    A row that failed in mid-answer keeps what it had. `n_replaced` characters of its prompt could not be stored,
+    `n_lost` cannot be spelt with the model's vocabulary.
     """
 
     id: RowId
@@ -44,6 +48,17 @@ class Answered:
     status: MessageStatus
     error: str | None
     stats: TurnStats | None
+    n_replaced: int = 0
+    n_lost: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One input row that can be asked; `n_replaced` characters of the prompt could not be stored."""
+
+    prompt: str
+    grammar: str | None = None
+    n_replaced: int = 0
 
 
 async def answer_rows(
@@ -56,8 +71,9 @@ async def answer_rows(
 ) -> AsyncGenerator[Answered, None]:
     """Answer each line that is not blank, in order; a row that cannot be answered is one with an error.
 
-    All rows begin with the same system prompt, tokenized once, which an engine keeps resident between them.
-    No KV is stored. Raises `BadRequest` for a system prompt without text.
+    A row's own `json_schema` comes before a grammar of all rows. All rows begin with the same system prompt,
+    tokenized once, which an engine keeps resident between them. No KV is stored. Raises `BadRequest` for a system
+    prompt without text.
     """
     if system is not None:
         system = checked(system)
@@ -66,12 +82,13 @@ async def answer_rows(
         content = (line.removeprefix(BOM) if number == 1 else line).strip()
         if not content:
             continue
-        row_id, prompt = parse(content)
-        if isinstance(prompt, BadRequest):
-            yield Answered(row_id, number, "", (), "failed", str(prompt), None)
+        row_id, asked = parse(content)
+        if isinstance(asked, BadRequest):
+            yield Answered(row_id, number, "", (), "failed", str(asked), None)
             continue
-        row = Answered(row_id, number, "", (), "failed", None, None)
-        events = ask(engine, prompt, sampling, system=system, system_run=system_run, monotonic=monotonic)
+        row = Answered(row_id, number, "", (), "failed", None, None, asked.n_replaced)
+        own = replace(sampling, grammar=asked.grammar) if asked.grammar else sampling
+        events = ask(engine, asked.prompt, own, system=system, system_run=system_run, monotonic=monotonic)
         async with aclosing(events):
             async for event in events:
                 if isinstance(event, Prepared) and system is not None:
@@ -82,6 +99,8 @@ async def answer_rows(
 
 def _after(row: Answered, event: Event) -> Answered:
     match event:
+        case Prepared(lost_characters=n):
+            return replace(row, n_lost=n)
         case Piece(text=text, token_ids=ids):
             return replace(row, text=row.text + text, token_ids=row.token_ids + ids)
         case Finished(text=text, run=run, stats=stats):
@@ -94,8 +113,8 @@ def _after(row: Answered, event: Event) -> Answered:
             return row
 
 
-def parse(line: bytes) -> tuple[RowId, str | BadRequest]:
-    """Read one row; return its id (None if it has none) and its prompt, or what is wrong with it."""
+def parse(line: bytes) -> tuple[RowId, Row | BadRequest]:
+    """Read one row; return its id (None if it has none) and what it asks, or what is wrong with it."""
     try:
         row = json.loads(line.decode("utf-8"), parse_constant=_refuse)
     except UnicodeDecodeError:
@@ -111,9 +130,13 @@ def parse(line: bytes) -> tuple[RowId, str | BadRequest]:
     if not isinstance(prompt, str):
         return row_id, BadRequest("The row has no prompt, or one that is not text.")
     try:
-        return row_id, checked(prompt)
+        schema = row.get("json_schema")
+        grammar = None if schema is None else grammar_of(schema)
+        return row_id, Row(checked(prompt), grammar, tidy(prompt)[1])
     except BadRequest as error:
         return row_id, BadRequest(str(error).replace("message", "prompt"))
+    except GrammarError as error:
+        return row_id, BadRequest(str(error))
 
 
 def _refuse(name: str) -> Any:

@@ -26,6 +26,7 @@ from models.errors import EngineError
 from sessions.conversation import Message, MessageStatus
 from sessions.errors import BadRequest
 from sessions.history import entries
+from sessions.hygiene import tidy
 from sessions.journal import Journal, Partial
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ STATUS_OF: dict[FinishReason, MessageStatus] = {
 
 
 def checked(text: str) -> str:
-    """Return a question as it is stored: valid Unicode without NUL, not empty. Raises `BadRequest`."""
-    text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").replace("\0", "\ufffd")
+    """Return a question as it is stored: by the rule of `hygiene`, not empty. Raises `BadRequest`."""
+    text, _ = tidy(text)
     if not text.strip():
         raise BadRequest("The message is empty.")
     return text

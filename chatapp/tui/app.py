@@ -15,6 +15,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, Input, Static, TextArea
 from textual.worker import Worker
 
+from chatapp.console import lost_notice
 from chatapp.safe import clean, clean_line
 from chatapp.tui.composer import Composer
 from chatapp.tui.live import LiveAnswer, Readings
@@ -35,7 +36,7 @@ from chatapp.tui.sidebar import Sidebar
 from chatapp.tui.talk import Talk
 from chatapp.tui.theme import DARK, LIGHT
 from chatapp.tui.transcript import Transcript, spoken
-from models.engine import Failed, Finished, Sampling
+from models.engine import Failed, Finished, Prepared, Sampling
 from sessions.conversation import Message, Session
 from sessions.errors import SessionError
 from sessions.manager import SessionManager
@@ -266,6 +267,8 @@ class ChatApp(App[None], inherit_bindings=False):
         if is_first:
             self._refresh_title(self._session())
             self._refresh_sidebar()
+        if isinstance(message.event, Prepared) and message.event.lost_characters:
+            self.notify(lost_notice(message.event.lost_characters), severity="warning", markup=False)
         if isinstance(message.event, Finished):
             await self._end_turn(message.live, None)
 

@@ -9,7 +9,8 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.widgets import TextArea
 
-from chatapp.safe import clean
+from chatapp.console import replaced_notice
+from chatapp.safe import clean, scrub
 from chatapp.tui import words
 from chatapp.tui.messages import DraftSent
 
@@ -87,11 +88,16 @@ class Composer(TextArea):
             self.focus()
 
     def _insert(self, raw: str) -> None:
-        text = unicodedata.normalize("NFC", raw.replace("\r\n", "\n").replace("\r", "\n"))
+        text, n_replaced = scrub(raw)
+        text = unicodedata.normalize("NFC", text)
         if len(text) >= BIG_PASTE or any(len(line) > LONG_LINE for line in text.split("\n")):
             self._n_pastes += 1
             chip = f"[pasted {words.size(len(text.encode('utf-8', 'replace')))} #{self._n_pastes}]"
             self._pastes[chip] = text
             text = chip
-        if result := self._replace_via_keyboard(clean(text), *self.selection):
+        shown = clean(text)
+        n_replaced += shown.count("\ufffd") - text.count("\ufffd")
+        if n_replaced:
+            self.app.notify(replaced_notice(n_replaced), severity="warning", markup=False)
+        if result := self._replace_via_keyboard(shown, *self.selection):
             self.move_cursor(result.end_location)

@@ -140,6 +140,7 @@ def model_text(model: ModelState) -> Content:
     flash = "on" if info.flash_attention else "off"
     layers = f" · {info.gpu_layers} GPU layers" if info.gpu_layers else ""
     note = f"\n{clean_line(info.kv_note, 120)}" if info.kv_note else ""
+    rules = "".join(f"\n{clean_line(one, 200)}" for one in info.notes)
     kind = "" if info.memory_kind == "dense" else f"\n{info.memory_kind} memory"
     if info.kv_state_bytes:
         kind += f", {words.size(info.kv_state_bytes)} a state"
@@ -148,7 +149,8 @@ def model_text(model: ModelState) -> Content:
         (clean_line(info.name, WIDTH * 2), "bold"),
         "\n",
         (
-            f"flash attention {flash}\n{info.threads} thread{'s' if info.threads != 1 else ''}{layers}{kv_type}{kind}",
+            f"flash attention {flash}\n{info.threads} thread{'s' if info.threads != 1 else ''}"
+            f"{layers}{kv_type}{kind}{rules}",
             MUTED,
         ),
         (note, "$warning"),

@@ -5,14 +5,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from chatapp.__main__ import main
-from chatapp.objects import STATS_KEYS
-from models.fake import echo
+from chatapp.objects import SAMPLING_KEYS, STATS_KEYS
+from models.engine import Event, Prepared
+from models.fake import FakeEngine, echo
 
 ROOT = Path(__file__).parents[2]
 posix_only = pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
@@ -77,8 +80,9 @@ def test_run_prints_the_answer_alone(chatapp: Shell) -> None:
 def test_run_json_is_the_documented_object(chatapp: Shell) -> None:
     """The keys are an interface."""
     answer = chatapp.json("run", "hello")
-    assert list(answer) == ["session", "text", "token_ids", "status", "model", "stats"]
+    assert list(answer) == ["session", "text", "token_ids", "status", "model", "sampling", "stats"]
     assert tuple(answer["stats"]) == STATS_KEYS
+    assert tuple(answer["sampling"]) == SAMPLING_KEYS
     assert answer["text"] == echo("hello")
     assert answer["token_ids"] == list(echo("hello").encode())
     assert (answer["status"], answer["model"]) == ("complete", "fake")
@@ -103,6 +107,8 @@ def test_a_session_goes_on_from_disk(chatapp: Shell) -> None:
         ([], b"from stdin\n", "from stdin"),
         (["both"], b"file\ncontent\n", "both\n\nfile\ncontent"),
         ([], b"\xef\xbb\xbfwith a mark", "with a mark"),
+        (["\ufeffa\r\nb\rc"], b"\xef\xbb\xbfd\r\ne\rf\r\n", "a\nb\nc\n\nd\ne\nf"),
+        (["\u200fשלום\u200b"], "\u2067x\u2069\u200d".encode(), "\u200fשלום\u200b\n\n\u2067x\u2069\u200d"),
     ],
 )
 def test_the_question_comes_from_argument_and_stdin(
@@ -118,6 +124,83 @@ def test_damaged_input_is_replaced_and_counted(chatapp: Shell) -> None:
     key = chatapp.json("run", stdin=b"a\xffb\xfe")["session"]
     assert "2 damaged" in chatapp.stderr
     assert chatapp.json("sessions", "show", key)["messages"][0]["text"] == "a\ufffdb\ufffd"
+
+
+def test_damaged_arguments_are_counted_with_the_rest(chatapp: Shell) -> None:
+    """Bytes of a command line that are no UTF-8 come as surrogates; those of the system prompt count too."""
+    key = chatapp.json("run", "a\udcff", "--system", "s\udcfe\ud83d\ude00", stdin=b"\x00")["session"]
+    assert "3 damaged" in chatapp.stderr
+    texts = [message["text"] for message in chatapp.json("sessions", "show", key)["messages"]]
+    assert texts[:2] == ["s\ufffd😀", "a\ufffd\n\n\ufffd"]
+
+
+def test_effective_sampling_is_told(chatapp: Shell) -> None:
+    """The preset, what was given over it, and the seed that was drawn."""
+    sampling = chatapp.json("run", "x", "--preset", "creative", "--temperature", "0.5", "--stop", "#")["sampling"]
+    assert (sampling["temperature"], sampling["top_k"], sampling["top_p"]) == (0.5, 0, 1.0)
+    assert (sampling["stop"], sampling["max_tokens"], sampling["grammar"]) == (["#"], None, None)
+    assert sampling["seed"] == 0  # the fake engine's draw
+    assert chatapp.json("run", "x", "--seed", "7")["sampling"]["seed"] == 7
+    assert chatapp.json("run", "x")["sampling"]["temperature"] == 0.8
+
+
+def test_schemas_and_grammars_reach_the_engine(chatapp: Shell, tmp_path: Path) -> None:
+    """From a file or from the command line."""
+    schema, grammar = tmp_path / "s.json", tmp_path / "g.gbnf"
+    schema.write_bytes(b'\xef\xbb\xbf{"type": "integer"}\r\n')
+    grammar.write_text('root ::= "yes" | "no"\n')
+    from_file = chatapp.json("run", "x", "--json-schema", str(schema))["sampling"]["grammar"]
+    assert from_file == chatapp.json("run", "x", "--json-schema", '{"type": "integer"}')["sampling"]["grammar"]
+    assert "integer" in from_file
+    assert chatapp.json("run", "x", "--grammar", str(grammar))["sampling"]["grammar"] == grammar.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--json-schema", "{}", "--grammar", "x"], "do not go together"),
+        (["--json-schema", "missing.json"], "missing.json"),
+        (["--grammar", "missing.gbnf"], "missing.gbnf"),
+        (["--grammar", "."], "cannot be read"),
+        (["--grammar", os.devnull], "no rule named root"),
+        (["--grammar", "\0"], "cannot be read"),
+        (["--json-schema", '{"type": "strin"}'], "'strin' is no type"),
+        (["--json-schema", "{"], "not JSON"),
+        (["--preset", "wild"], "--preset"),
+    ],
+)
+def test_a_wrong_constraint_is_wrong_usage(chatapp: Shell, arguments: list[str], sentence: str) -> None:
+    """Said in one sentence before a model is loaded, in both commands that take it."""
+    for command in (["run", "x"], ["batch", "-"]):
+        said = chatapp(*command, *arguments, code=2)
+        assert sentence in said
+        assert len(said.splitlines()) == 1
+
+
+def test_a_grammar_file_that_is_too_large_or_no_text_is_refused(chatapp: Shell, tmp_path: Path) -> None:
+    """Neither is read whole."""
+    path = tmp_path / "g"
+    path.write_bytes(b'root ::= "a"\n#' + b"x" * 70_000)
+    assert "too large" in chatapp("run", "x", "--grammar", str(path), code=2)
+    assert "too large" in chatapp("run", "x", "--json-schema", str(path), code=2)
+    path.write_bytes(b"root ::= \xff")
+    assert "not UTF-8" in chatapp("run", "x", "--grammar", str(path), code=2)
+
+
+def test_characters_the_model_does_not_see_are_told(chatapp: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On stderr, of one question and of all rows together."""
+    prefill = FakeEngine._prefill
+
+    async def lossy(engine: FakeEngine, *arguments: Any, **flags: Any) -> AsyncIterator[Event]:
+        async for event in prefill(engine, *arguments, **flags):
+            yield replace(event, lost_characters=2) if isinstance(event, Prepared) else event
+
+    monkeypatch.setattr(FakeEngine, "_prefill", lossy)
+    chatapp("run", "x")
+    assert "2 character(s) cannot be written" in chatapp.stderr
+    chatapp("batch", "-", stdin=b'{"prompt": "x"}\n{"prompt": "y\\u0000"}\n')
+    assert "4 character(s) cannot be written" in chatapp.stderr
+    assert "1 damaged character(s)" in chatapp.stderr
 
 
 def test_ephemeral_runs_leave_nothing(chatapp: Shell) -> None:

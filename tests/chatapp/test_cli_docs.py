@@ -5,7 +5,8 @@ from pathlib import Path
 import click
 
 from chatapp.cli import cli
-from chatapp.objects import STATS_KEYS
+from chatapp.objects import SAMPLING_KEYS, STATS_KEYS
+from models.presets import PRESETS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 
@@ -46,4 +47,14 @@ def test_every_flag_on_the_page_exists() -> None:
 
 def test_every_stat_is_documented() -> None:
     """The keys of the JSON interface are explained."""
-    assert [key for key in STATS_KEYS if f"`{key}`" not in PAGE] == []
+    assert [key for key in (*STATS_KEYS, *SAMPLING_KEYS) if f"`{key}`" not in PAGE] == []
+
+
+def test_presets_are_documented_with_their_values() -> None:
+    """The table on the page is the one in the program, and the command offers the same names."""
+    for name, values in PRESETS.items():
+        cells = [f"{values[key]:g}" for key in ("temperature", "top_k", "top_p", "min_p", "repeat_penalty")]
+        assert f"| `{name}` | {' | '.join(cells)} |" in PAGE
+    offered = next(option.type for option in cli.commands["run"].params if option.name == "preset")
+    assert isinstance(offered, click.Choice)
+    assert list(offered.choices) == list(PRESETS)

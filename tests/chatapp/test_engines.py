@@ -69,6 +69,7 @@ def test_the_settings_reach_a_real_engine(settings: Settings, monkeypatch: pytes
         "flash_attention": "on",
         "kv": kv,
         "kv_type": "q8_0",
+        "chat_format": None,
         "loras": loras,
     }
 

@@ -41,6 +41,18 @@ async def test_pastes_are_composed_and_harmless(tmp_path: Path) -> None:
         assert window.composer.draft == "한글\n␛[2J"
 
 
+@pytest.mark.parametrize("size", [1, 10_000])
+async def test_what_cannot_be_kept_of_a_paste_is_counted(tmp_path: Path, size: int) -> None:
+    """Line ends and marks in front go without a word, NUL and surrogates with a notice, direction marks stay."""
+    window = Window(tmp_path)
+    async with window.app.run_test(size=SIZE) as pilot:
+        window.composer.post_message(events.Paste("\ufeffa\r\nb\rc\x00\ud800\u200f\u200d" + "x" * size))
+        await until(pilot, lambda: window.composer.draft != "", "the paste")
+        assert window.composer.draft == "a\nb\nc\ufffd\ufffd\u200f\u200d" + "x" * size
+        notices = [notice.message for notice in window.app._notifications]
+        assert notices == ["2 damaged character(s) in the input were replaced."]
+
+
 async def test_the_box_grows_and_stops_growing(tmp_path: Path) -> None:
     """The box takes as many rows as the text has, eight at most."""
     window = Window(tmp_path)

@@ -229,8 +229,12 @@ async def test_a_stop_string(engine: Engine) -> None:
     prompt = ask("kiwis", store_kv=False)
     whole = one(Finished, await drain(engine.generate(prompt, GREEDY)))
     stop = whole.text[3:5]
-    cut = one(Finished, await drain(engine.generate(prompt, Sampling(temperature=0, max_tokens=8, stop=(stop,)))))
+    events = await drain(engine.generate(prompt, Sampling(temperature=0, max_tokens=8, stop=(stop,))))
+    cut = one(Finished, events)
     assert (cut.reason, cut.text) == ("stop", whole.text[: whole.text.index(stop)])
+    pieces = [event for event in events if isinstance(event, Piece)]
+    assert "".join(piece.text for piece in pieces) == cut.text
+    assert tuple(token for piece in pieces for token in piece.token_ids) == cut.run.body
 
 
 async def test_count_is_the_body_alone(engine: Engine) -> None:

@@ -342,6 +342,22 @@ def test_junk_on_the_pipe_is_ignored(tmp_path: Path) -> None:
         assert child.wait(30) == 0
 
 
+async def test_a_stop_passes_over_a_history_that_is_resident(start: Start) -> None:
+    """Only `Stored` is to come of it: what is stopped is the answer behind it."""
+    engine = start()
+    opened = engine.prepare(COUNT)
+    async for event in opened:
+        if isinstance(event, Prepared):
+            break
+    answered = []
+    async for event in engine.generate(COUNT, LONG):
+        answered.append(event)
+        if isinstance(event, Piece):
+            await engine.cancel()
+    assert one(Finished, answered).reason == "cancelled"
+    await cast(Any, opened).aclose()
+
+
 async def test_a_stop_while_the_model_loads_is_heeded(start: Start) -> None:
     """A request that waits for the model ends as cancelled, and nothing is evaluated."""
     engine = start()

@@ -1,12 +1,21 @@
+import codecs
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from models.detokenizer import Decoder, Detokenizer, StopMatcher
 
 FAMILY = "👨‍👩‍👧‍👦"
+SEQUENCES = (
+    FAMILY,
+    "🏳️‍🌈🇩🇪👍🏽",
+    "\u1112\u1161\u11ab한글",
+    "e\u0301\u0327a\u0308\u20dd",
+    "\u200fשלום\u200e \u2067x\u2069",
+    "क्षि\u200d",
+)
 FEW_LETTERS = st.text("ab", max_size=12)
 STOPS = st.lists(st.text("ab", min_size=1, max_size=5), max_size=4).map(tuple)
 
@@ -17,14 +26,21 @@ def pieces(*parts: bytes | str) -> Callable[[int], bytes]:
     return table.__getitem__
 
 
-def decode(decoder: Decoder, n_tokens: int) -> list[str]:
-    """Feed tokens 0, 1, ... until they end or the decoder stops; return what each call showed."""
-    shown = []
+def decode(decoder: Decoder, n_tokens: int) -> list[tuple[str, int]]:
+    """Feed tokens 0, 1, ... until they end or the decoder stops; return what could be taken after each, and last."""
+    taken = []
     for token_id in range(n_tokens):
         if decoder.is_stopped:
             break
-        shown.append(decoder.feed(token_id))
-    return [*shown, decoder.finish()]
+        decoder.feed(token_id)
+        taken.append(decoder.take())
+    decoder.finish()
+    return [*taken, decoder.take()]
+
+
+def text_of(data: bytes) -> str:
+    """The text of bytes as the rule has it: U+FFFD for what is invalid, nothing for a character cut at the end."""
+    return codecs.getincrementaldecoder("utf-8")("replace").decode(data)
 
 
 def cut(data: bytes, borders: list[int]) -> list[bytes]:
@@ -50,13 +66,21 @@ def test_a_character_spread_over_tokens_appears_when_complete() -> None:
     shown = [detokenizer.feed(i) for i in range(len(data))]
     assert shown[:4] == ["", "", "", "👨"]
     assert "".join(shown) == FAMILY
-    assert detokenizer.finish() == ""
+    assert detokenizer.is_between_characters
 
 
-def test_tokens_that_end_inside_a_character_end_in_one_replacement() -> None:
-    """Held bytes become U+FFFD only when no more tokens come."""
+def test_tokens_that_end_inside_a_character_have_no_text_for_it() -> None:
+    """Its bytes stay in the ids, where the next tokens may complete it: U+FFFD would be a lie."""
     detokenizer = Detokenizer(pieces("a", b"\xe6\xbc"))
-    assert [detokenizer.feed(0), detokenizer.feed(1), detokenizer.finish()] == ["a", "", "\ufffd"]
+    assert [detokenizer.feed(0), detokenizer.feed(1)] == ["a", ""]
+    assert not detokenizer.is_between_characters
+
+
+def test_pieces_of_any_length_are_whole() -> None:
+    """A token may stand for more bytes than fit any usual buffer."""
+    rule, indent = "-" * 80, " " * 128 + "漢" * 40
+    detokenizer = Detokenizer(pieces(rule, indent))
+    assert [detokenizer.feed(0), detokenizer.feed(1)] == [rule, indent]
 
 
 def test_invalid_bytes_are_replaced_and_the_rest_survives() -> None:
@@ -70,8 +94,15 @@ def test_text_does_not_depend_on_token_borders(data: bytes, borders: list[int]) 
     """However bytes are cut into tokens, the text is that of all bytes decoded at once."""
     parts = cut(data, borders)
     detokenizer = Detokenizer(pieces(*parts))
-    text = "".join(detokenizer.feed(i) for i in range(len(parts))) + detokenizer.finish()
-    assert text == data.decode(errors="replace")
+    assert "".join(detokenizer.feed(i) for i in range(len(parts))) == text_of(data)
+
+
+@given(st.sampled_from(SEQUENCES), st.lists(st.integers(0, 60), max_size=20))
+def test_what_looks_like_one_character_survives_any_borders(text: str, borders: list[int]) -> None:
+    """Emoji sequences, Hangul letters, combining marks, right-to-left marks: all code points, in their order."""
+    parts = cut(text.encode(), borders)
+    decoder = Decoder(pieces(*parts), ("never",))
+    assert "".join(shown for shown, _ in decode(decoder, len(parts))) == text
 
 
 def test_each_token_is_looked_up_once() -> None:
@@ -150,7 +181,7 @@ def test_a_long_repetitive_stop_string_takes_linear_time() -> None:
 def test_a_stop_inside_a_token_leaves_a_tail() -> None:
     """Tokens wholly before the stop string are kept; the rest of the text must be tokenized anew."""
     decoder = Decoder(pieces("Hello", " wor", "ld. END", "more"), ("END",))
-    assert decode(decoder, 4) == ["Hello", " wor", "ld. ", ""]
+    assert decode(decoder, 4) == [("Hello", 1), (" wor", 1), ("", 0), ("", 0)]
     assert (decoder.is_stopped, decoder.kept, decoder.tail) == (True, 2, "ld. ")
     assert decoder.text == "Hello world. "
 
@@ -158,7 +189,7 @@ def test_a_stop_inside_a_token_leaves_a_tail() -> None:
 def test_a_stop_at_a_token_border_leaves_no_tail() -> None:
     """When the stop string begins with a token, the tokens before it are exactly the text."""
     decoder = Decoder(pieces("Hello", "\n", "User:", "x"), ("\nUser:",))
-    assert decode(decoder, 4) == ["Hello", "", "", ""]
+    assert decode(decoder, 4) == [("Hello", 1), ("", 0), ("", 0), ("", 0)]
     assert (decoder.text, decoder.kept, decoder.tail) == ("Hello", 1, "")
 
 
@@ -170,10 +201,10 @@ def test_a_token_that_shares_a_character_with_the_next_is_not_kept_alone() -> No
 
 
 def test_an_answer_without_a_stop_keeps_all_tokens() -> None:
-    """With nothing cut off every token is kept, one without text or with half a character too."""
+    """With nothing cut off the text is that of all tokens, one without text or with half a character too."""
     decoder = Decoder(pieces("a", "", b"\xe6\xbc"))
-    assert decode(decoder, 3) == ["a", "", "", "\ufffd"]
-    assert (decoder.is_stopped, decoder.kept, decoder.tail) == (False, 3, "")
+    assert decode(decoder, 3) == [("a", 1), ("", 1), ("", 0), ("", 0)]
+    assert (decoder.is_stopped, decoder.text, decoder.tail) == (False, "a", "")
 
 
 def test_a_token_after_a_stop_is_a_bug() -> None:
@@ -189,12 +220,48 @@ def test_kept_tokens_and_tail_make_the_text(text: str, stops: tuple[str, ...], b
     """The kept tokens and the tail spell the text shown, and no more tokens could be kept."""
     parts = cut(text.encode(), borders)
     decoder = Decoder(pieces(*parts), stops)
-    shown = "".join(decode(decoder, len(parts)))
-    assert shown == decoder.text == first_stop(text, stops)[0]
+    taken = "".join(text for text, _ in decode(decoder, len(parts)))
+    shown = decoder.text
+    assert shown == taken + decoder.tail == first_stop(text, stops)[0]
     assert b"".join(parts[: decoder.kept]).decode() + decoder.tail == shown
     assert all(
         not shown.encode().startswith(b"".join(parts[:n])) or not is_text(b"".join(parts[:n]))
         for n in range(decoder.kept + 1, len(parts) + 1)
+    )
+
+
+@given(
+    st.binary(max_size=30) | st.text("ab漢🙂", max_size=8).map(str.encode),
+    STOPS,
+    st.lists(st.integers(0, 40), max_size=12),
+)
+@example(b"a\xe6\xbcb", ("b",), [2])
+@example(b"aab\xe6", ("ab", "b"), [1, 2, 3])
+def test_what_is_taken_is_the_text_of_its_tokens_at_any_moment(
+    data: bytes, stops: tuple[str, ...], borders: list[int]
+) -> None:
+    """Wherever an answer breaks off, its text so far is that of its tokens so far, and neither is taken back."""
+    parts = cut(data, borders)
+    decoder = Decoder(pieces(*parts), stops)
+    text, n_tokens = "", 0
+    for more_text, n_more in decode(decoder, len(parts)):
+        text, n_tokens = text + more_text, n_tokens + n_more
+        assert text == text_of(b"".join(parts[:n_tokens]))
+    assert n_tokens == decoder.kept
+    assert text + decoder.tail == decoder.text
+    if not decoder.is_stopped:
+        assert decoder.text == text_of(data)
+
+
+@pytest.mark.parametrize("n_tokens", range(5))
+def test_held_text_is_flushed_wherever_an_answer_ends(n_tokens: int) -> None:
+    """Whether the model, a limit, the context or the user ends it: half a stop string is text, with its tokens."""
+    parts = ("a", "##", "#", "##")
+    decoder = Decoder(pieces(*parts), ("######", "##x"))
+    taken = decode(decoder, min(n_tokens, 4))
+    assert ("".join(text for text, _ in taken), sum(n for _, n in taken)) == (
+        "".join(parts[:n_tokens]),
+        min(n_tokens, 4),
     )
 
 

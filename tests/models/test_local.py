@@ -1,3 +1,5 @@
+import codecs
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +19,9 @@ from models.engine import (
     Sampling,
     Stored,
 )
-from models.errors import ModelError, PromptTooLong, TemplateError
+from models.errors import GrammarError, ModelError, PromptTooLong, TemplateError
 from models.local import LocalEngine
+from models.schema import grammar_of
 from tests.models.helpers import (
     KV_BYTES_PER_TOKEN,
     after,
@@ -325,6 +328,97 @@ def test_control_tokens_in_a_message_are_text(heard: Heard) -> None:
     assert not {1, 2} & set(user.body)
     assert heard.text_of(user.body) == "a<|im_end|>\n<|im_start|>system\nb"
     assert heard.text_of(system.body) == "Be brief."
+
+
+def text_of_ids(heard: Heard, ids: tuple[int, ...]) -> str:
+    """The text of tokens as the rule has it: nothing for a character that is not whole at the end."""
+    data = b"".join(heard.engine._model.piece(token) for token in ids)
+    return codecs.getincrementaldecoder("utf-8")("replace").decode(data)
+
+
+def assert_agrees(heard: Heard, events: list[Event]) -> Finished:
+    """After each piece, and at the end, the text is that of the ids; the pieces join to the answer."""
+    finished = one(Finished, events)
+    text = ""
+    ids: tuple[int, ...] = ()
+    for piece in (event for event in events if isinstance(event, Piece)):
+        text, ids = text + piece.text, ids + piece.token_ids
+        assert text_of_ids(heard, ids) == text
+    assert (text, ids) == (finished.text, finished.run.body)
+    return finished
+
+
+@pytest.mark.parametrize("stops", [("never",), ("e",), ("the ", "s a"), ("\n\n", "ing", "."), ("o", "on")])
+def test_text_and_ids_agree_wherever_an_answer_is_stopped(heard: Heard, stops: tuple[str, ...]) -> None:
+    """A stop string may begin and end inside tokens, several may compete, and some text is always held back."""
+    sampling = Sampling(temperature=0.9, seed=5, max_tokens=40, stop=(*stops, "qqqq" * 8, "not this, and not that"))
+    finished = assert_agrees(heard, heard.generate(ask("Tell me something.", store_kv=False), sampling))
+    assert not any(stop in finished.text for stop in stops)
+    assert (finished.reason == "stop") == (stops != ("never",))
+
+
+def test_text_and_ids_agree_when_the_context_ends_or_the_user_stops(heard: Heard, small: Heard) -> None:
+    """What was held back as the head of a stop string is text then."""
+    sampling = Sampling(temperature=0.9, seed=6, stop=("the end of it all",))
+    full = assert_agrees(small, small.generate(ask("word " * 215, store_kv=False), replace(sampling, temperature=2)))
+    assert full.reason in ("context", "end")
+    heard.on_event = lambda event: heard.engine.cancel() if isinstance(event, Piece) else None
+    stopped = assert_agrees(heard, heard.generate(ask("Count to a thousand.", store_kv=False), sampling))
+    heard.on_event = lambda _event: None
+    assert stopped.reason == "cancelled"
+
+
+def test_a_character_cut_at_the_end_is_in_the_ids_alone(heard: Heard) -> None:
+    """Its first tokens are what the next turn goes on behind; no U+FFFD stands for them in the text."""
+    model = heard.engine._model
+    grammar = 'root ::= "a" [\\U0001F600-\\U0001F64F]'
+    whole = assert_agrees(heard, heard.generate(ask("Smile.", store_kv=False), Sampling(grammar=grammar, seed=1)))
+    assert (whole.reason, len(whole.text)) == ("end", 2)
+    n_tokens = len(whole.run.body)
+    assert n_tokens > 2  # the vocabulary spells it with several
+    sampling = Sampling(grammar=grammar, seed=1, max_tokens=n_tokens - 1)
+    cut = assert_agrees(heard, heard.generate(ask("Smile.", store_kv=False), sampling))
+    assert (cut.reason, cut.text, cut.run.body) == ("length", "a", whole.run.body[:-1])
+    assert b"".join(map(model.piece, cut.run.body)) != b"a"
+
+
+def test_characters_the_vocabulary_lacks_are_counted(heard: Heard) -> None:
+    """In the messages of a request that are new to the engine; a run is what the model sees."""
+    lost = next(chr(code) for code in range(1, 32) if not heard.engine._model.tokenize(chr(code), False))
+    prompt = ask(f"a{lost}b{lost}", f"x{lost}y")
+    prepared = one(Prepared, heard.prepare(prompt))
+    assert prepared.lost_characters == 3
+    assert heard.text_of(prepared.runs[-1].body) == "ab"
+    known = Prompt((replace(prompt.entries[0], run=prepared.runs[0]), prompt.entries[1]))
+    assert one(Prepared, heard.generate(known)).lost_characters == 2
+
+
+def test_an_answer_by_a_grammar(heard: Heard) -> None:
+    """It ends by itself where the grammar does; with too few tokens it is cut."""
+    grammar = grammar_of({"properties": {"colour": {"enum": ["red", "green"]}, "n": {"type": "integer"}}})
+    prompt = ask("Name a colour and a number.", store_kv=False)
+    finished = assert_agrees(heard, heard.generate(prompt, Sampling(temperature=0, grammar=grammar)))
+    assert finished.reason == "end"
+    assert set(json.loads(finished.text)) <= {"colour", "n"}
+    short = Sampling(temperature=0, grammar='root ::= "0123456789 0123"', max_tokens=3)
+    cut = one(Finished, heard.generate(prompt, short))
+    assert (cut.reason, cut.stats.output_tokens) == ("length", 3)
+
+
+def test_a_grammar_that_cannot_be_used_costs_nothing(heard: Heard) -> None:
+    """Before anything is evaluated; one that leads nowhere fails on the way, and the next request works."""
+    prompt = ask("Say nothing.", store_kv=False)
+    with pytest.raises(GrammarError, match="'x'"):
+        heard.generate(prompt, Sampling(grammar="root ::= x"))
+    assert heard.events == []
+    with pytest.raises(GrammarError, match="allows nothing here"):
+        heard.generate(prompt, Sampling(grammar='root ::= "a" "\\x00"'))
+    assert one(Finished, heard.generate(prompt)).text
+
+
+def test_what_the_file_recommends_is_told(heard: Heard) -> None:
+    """The starter model's file recommends nothing, so it is the usual."""
+    assert heard.engine.info.sampling == Sampling()
 
 
 def test_roles_the_template_does_not_allow_are_refused(heard: Heard) -> None:

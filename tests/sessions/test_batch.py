@@ -6,8 +6,10 @@ from hypothesis import strategies as st
 
 from models.engine import Sampling
 from models.fake import FakeDisk, FakeEngine
-from sessions.batch import Answered, answer_rows, parse
+from models.schema import grammar_of
+from sessions.batch import Answered, Row, answer_rows, parse
 from sessions.errors import BadRequest
+from sessions.hygiene import tidy
 from tests.sessions.helpers import Clock
 
 
@@ -102,11 +104,35 @@ def test_any_line_can_be_parsed(line: bytes) -> None:
     parse(line)
 
 
-@given(st.text(min_size=1).filter(str.strip), st.one_of(st.none(), st.integers(), st.text()))
+@given(
+    st.text(min_size=1).filter(lambda text: text.strip() and tidy(text)[0].strip()),
+    st.one_of(st.none(), st.integers(), st.text()),
+)
 def test_rows_are_read_as_written(prompt: str, row_id: int | str | None) -> None:
-    """Every valid row gives its id and its prompt, unstorable characters replaced."""
+    """Every valid row gives its id and its prompt, by the rule for text that comes in."""
     line = json.dumps({"id": row_id, "prompt": prompt}).encode()
-    assert parse(line) == (row_id, prompt.replace("\0", "\ufffd"))
+    assert parse(line) == (row_id, Row(tidy(prompt)[0], None, prompt.count("\0")))
+
+
+def test_unstorable_characters_of_a_row_are_counted() -> None:
+    """Escapes bring what no file in UTF-8 can."""
+    line = rb'{"prompt": "\ufeffa\r\nb\u0000\ud800\ud83d\ude00"}'
+    assert parse(line) == (None, Row("a\nb\ufffd\ufffd😀", None, 2))
+
+
+async def test_a_row_may_have_a_schema_of_its_own() -> None:
+    """It comes before that of all rows; one that cannot be used is the row's error."""
+    engine = FakeEngine(str.upper)
+    lines = [
+        b'{"id": 1, "prompt": "a", "json_schema": {"type": "integer"}}',
+        b'{"id": 2, "prompt": "b"}',
+        b'{"id": 3, "prompt": "c", "json_schema": {"pattern": "x"}}',
+    ]
+    rows = answer_rows(engine, lines, Sampling(grammar="all"), system=None, monotonic=Clock(step=0.01))
+    statuses = [(row.id, row.status, row.error) async for row in rows]
+    assert [status for _, status, _ in statuses] == ["complete", "complete", "failed"]
+    assert "'pattern' is not supported" in str(statuses[2][2])
+    assert [sampling.grammar for sampling in engine.samplings] == [grammar_of({"type": "integer"}), "all"]
 
 
 def test_deep_nesting_is_an_error() -> None:
