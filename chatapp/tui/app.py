@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import ClassVar, TypeVar
 
+from textual import events
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
@@ -136,6 +137,13 @@ class ChatApp(App[None], inherit_bindings=False):
         await self._show(self._current)
         # Not before the first picture: on two cores a loading model would hold it up.
         self.call_after_refresh(self._load)
+
+    def on_key(self, event: events.Key) -> None:
+        """Letters typed while the text has the focus are meant for the box."""
+        if event.is_printable and event.character and self.focused is self._transcript:
+            event.stop()
+            self._composer.focus()
+            self._composer.insert(event.character)
 
     def _load(self) -> None:
         # What start-up made stays: no collection need look at it again.

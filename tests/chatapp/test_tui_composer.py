@@ -77,3 +77,13 @@ async def test_drafts_belong_to_their_conversation(tmp_path: Path) -> None:
         await until(pilot, lambda: window.composer.draft == "", "the other conversation")
         await pilot.press("ctrl+n")
         await until(pilot, lambda: window.composer.draft == "half a thought", "the draft")
+
+
+async def test_letters_typed_in_the_text_go_to_the_box(tmp_path: Path) -> None:
+    """Whoever scrolled and then types loses no letter."""
+    window = Window(tmp_path)
+    async with window.app.run_test(size=SIZE) as pilot:
+        await pilot.press("a")
+        window.app.query_one("#transcript").focus()
+        await pilot.press("b", "c")
+        assert (window.composer.draft, window.composer.has_focus) == ("abc", True)
