@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import closing
+from pathlib import Path
 
 from chatapp.config import Settings
 from chatapp.engines import forget_kv, kv_gives_way, make_engine
 from chatapp.tui.app import ChatApp
-from models.engine import Sampling
+from chatapp.tui.composer import Count
+from models.engine import ModelInfo
 from sessions.journal import recover
 from sessions.manager import SessionManager
 from sessions.store import Store
@@ -26,6 +28,19 @@ async def _run(settings: Settings, store: Store, session_id: str | None) -> None
     engine = make_engine(settings)
     try:
         manager = SessionManager(store, engine, forget_kv=forget_kv(settings))
-        await ChatApp(manager, sampling=Sampling(), session_id=session_id).run_async()
+        window = ChatApp(
+            manager,
+            session_id=session_id,
+            make_counter=lambda info: _counter(info, settings),
+        )
+        await window.run_async()
     finally:
         await engine.close()
+
+
+def _counter(info: ModelInfo, settings: Settings) -> Count | None:
+    """What counts tokens in this process, as the engine would."""
+    from models.tokens import counter_for
+
+    counter = counter_for(Path(info.path), settings.cache_dir) if info.path else None
+    return counter.count if counter else None

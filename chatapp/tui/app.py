@@ -18,7 +18,7 @@ from textual.worker import Worker
 
 from chatapp.console import lost_notice
 from chatapp.safe import clean, clean_line
-from chatapp.tui.composer import Composer
+from chatapp.tui.composer import Composer, Count
 from chatapp.tui.live import LiveAnswer, Readings
 from chatapp.tui.messages import (
     DraftSent,
@@ -37,7 +37,7 @@ from chatapp.tui.sidebar import Sidebar
 from chatapp.tui.talk import Talk
 from chatapp.tui.theme import DARK, LIGHT
 from chatapp.tui.transcript import Transcript, spoken
-from models.engine import Failed, Finished, Prepared, Sampling
+from models.engine import Failed, Finished, Loaded, ModelInfo, Prepared, Sampling
 from sessions.conversation import Message, Session
 from sessions.errors import SessionError
 from sessions.manager import SessionManager
@@ -51,6 +51,9 @@ STOP_WAIT_S = 2.0
 UNSAVED = ""
 """The id, within the window only, of a conversation that has no message yet."""
 
+MakeCounter = Callable[[ModelInfo], Count | None]
+"""Makes what counts a model's tokens; None if only its engine can."""
+
 T = TypeVar("T")
 
 
@@ -58,7 +61,7 @@ class ChatApp(App[None], inherit_bindings=False):
     """The window over a session manager.
 
     The model is loaded behind the first picture, so that keys are taken before it is there.
-    Clocks are injected: `clock` for ages, `monotonic` for durations.
+    Clocks are injected: `clock` for ages, `monotonic` for durations; so is what makes a token counter.
     """
 
     CSS_PATH = "app.tcss"
@@ -83,12 +86,14 @@ class ChatApp(App[None], inherit_bindings=False):
         self,
         manager: SessionManager,
         *,
-        sampling: Sampling,
+        sampling: Sampling | None = None,
         session_id: str | None = None,
+        make_counter: MakeCounter | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
+        self._make_counter = make_counter
         # Before the widgets are styled: a later change would style each of them again.
         self.register_theme(DARK)
         self.register_theme(LIGHT)
@@ -250,10 +255,16 @@ class ChatApp(App[None], inherit_bindings=False):
     def on_model_event(self, message: ModelEvent) -> None:
         """Loading went on, succeeded or failed."""
         self._talk.apply_load(message.event)
+        if isinstance(message.event, Loaded) and self._make_counter:
+            self.run_worker(self._count_tokens(self._make_counter, message.event.info), exit_on_error=False)
         if isinstance(message.event, Failed):
             self.call_next(self._transcript.say, f"The model cannot be used. {message.event.message}")
         self._needs_paint = True
         self._refresh_title(self._session())
+
+    async def _count_tokens(self, make_counter: MakeCounter, info: ModelInfo) -> None:
+        """Let the box count; reading a vocabulary takes a moment that no key should wait for."""
+        self._composer.count_with(await asyncio.to_thread(make_counter, info))
 
     def on_open_event(self, message: OpenEvent) -> None:
         """A history is being made resident."""

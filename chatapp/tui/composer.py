@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Callable
 from typing import ClassVar
 
 from textual import events
 from textual.binding import Binding, BindingType
+from textual.content import Content
 from textual.widgets import TextArea
 
 from chatapp.console import replaced_notice
@@ -21,6 +23,13 @@ LONG_LINE = 2_000
 """The same for one line: the text area lays out a long line anew at every key."""
 
 _NEW_LINE = frozenset({"shift+enter", "alt+enter", "ctrl+enter", "ctrl+j"})
+
+
+Count = Callable[[str], int]
+"""Tokens of a text."""
+_COUNTED_AT_ONCE = 100_000
+"""Characters that are counted between two keys; more is estimated."""
+_BYTES_A_TOKEN = 4
 
 
 class Composer(TextArea):
@@ -43,6 +52,28 @@ class Composer(TextArea):
         )
         self._pastes: dict[str, str] = {}
         self._n_pastes = 0
+        self._count: Count | None = None
+        self._is_counting = False
+
+    def count_with(self, count: Count | None) -> None:
+        """Show how many tokens the draft has: counted, or about so many where `count` is None."""
+        self._count, self._is_counting = count, True
+        self._show_count()
+
+    def on_text_area_changed(self) -> None:
+        """Keep the count true with each key."""
+        self._show_count()
+
+    def _show_count(self) -> None:
+        draft = self.draft if self._is_counting else ""
+        if not draft:
+            self.border_subtitle = Content("")
+        elif self._count and len(draft) <= _COUNTED_AT_ONCE:
+            n = self._count(draft)
+            self.border_subtitle = Content(f"{words.count(n)} token{'s' if n != 1 else ''}")
+        else:
+            n_bytes = len(draft.encode("utf-8", "replace"))
+            self.border_subtitle = Content(f"≈ {words.count(max(1, n_bytes // _BYTES_A_TOKEN))} tokens")
 
     @property
     def draft(self) -> str:

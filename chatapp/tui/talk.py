@@ -27,7 +27,7 @@ class Talk:
     def __init__(
         self,
         manager: SessionManager,
-        sampling: Sampling,
+        sampling: Sampling | None,
         *,
         post: Callable[[WindowMessage], object],
         monotonic: Callable[[], float],
@@ -127,7 +127,7 @@ class Talk:
         """Send a message and take the answer."""
         failure: str | None = None
         try:
-            turn = self._manager.send(live.session_id, live.question, self._sampling)
+            turn = self._manager.send(live.session_id, live.question, self._chosen_sampling())
             async with aclosing(_told(turn)) as events:
                 async for event in events:
                     self._post(TurnEvent(live, event))
@@ -138,6 +138,12 @@ class Talk:
             raise
         finally:
             self._post(TurnEnded(live, failure))
+
+    def _chosen_sampling(self) -> Sampling:
+        """What was chosen; else what the model's file recommends, as soon as that is known."""
+        if self._sampling is not None:
+            return self._sampling
+        return self.model.info.sampling if self.model.info else Sampling()
 
     async def stop(self) -> None:
         """Stop the running answer or opening."""

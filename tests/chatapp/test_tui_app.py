@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -218,3 +219,18 @@ async def test_every_key_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "keys.md").read_text(encoding="utf-8")
     rows = [f"| {key} | {what} |" for _, keys in KEYS for key, what in keys]
     assert [row for row in rows if row not in page] == []
+
+
+async def test_what_the_model_recommends_is_used(tmp_path: Path) -> None:
+    """Where nobody chose, the sampling of the model's file counts."""
+    window = Window(tmp_path)
+    window.app._talk._sampling = None
+    async with window.app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: window.app._talk.model.info is not None, "the model is there")
+        info = window.app._talk.model.info
+        assert info is not None
+        recommended = replace(info.sampling, temperature=0.3)
+        window.app._talk.model.info = replace(info, sampling=recommended)
+        await pilot.press(*"hello", "enter")
+        await sees(pilot, window, "You said: hello")
+    assert window.engine.samplings == [recommended]

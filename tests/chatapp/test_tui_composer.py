@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from textual import events
 
+from models.engine import ModelInfo
 from tests.chatapp.tui_window import Window, until
 
 SIZE = (100, 30)
@@ -87,3 +90,36 @@ async def test_letters_typed_in_the_text_go_to_the_box(tmp_path: Path) -> None:
         window.app.query_one("#transcript").focus()
         await pilot.press("b", "c")
         assert (window.composer.draft, window.composer.has_focus) == ("abc", True)
+
+
+async def test_the_draft_is_counted_with_each_key(tmp_path: Path) -> None:
+    """The border says how many tokens the draft has, exactly where that can be counted, else about how many."""
+    window = Window(tmp_path)
+    async with window.app.run_test(size=SIZE) as pilot:
+        await pilot.press("a", "b", "c")
+        assert str(window.composer.border_subtitle) == ""
+        window.composer.count_with(lambda text: 7 * len(text))
+        assert str(window.composer.border_subtitle) == "21 tokens"
+        await pilot.press("d")
+        assert str(window.composer.border_subtitle) == "28 tokens"
+        window.composer.count_with(None)
+        assert str(window.composer.border_subtitle) == "≈ 1 tokens"
+        window.composer.clear_draft()
+        await pilot.pause()
+        assert str(window.composer.border_subtitle) == ""
+
+
+async def test_the_counter_is_made_for_the_loaded_model(tmp_path: Path) -> None:
+    """As soon as the model is there, and not on the thread that takes the keys."""
+    asked: list[tuple[str, bool]] = []
+
+    def make(info: ModelInfo) -> Callable[[str], int]:
+        asked.append((info.name, threading.current_thread() is threading.main_thread()))
+        return len
+
+    window = Window(tmp_path)
+    window.app._make_counter = make
+    async with window.app.run_test(size=SIZE) as pilot:
+        await pilot.press("a", "b")
+        await until(pilot, lambda: str(window.composer.border_subtitle) == "2 tokens", "the count")
+    assert asked == [("fake", False)]
