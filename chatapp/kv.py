@@ -39,8 +39,10 @@ def show_status(settings: Settings, tips: Tips, titles: Mapping[str, str], *, as
     )
     if found.damaged_bytes:
         print_text(f"damaged  {size(found.damaged_bytes)} set aside; `chatapp kv prune` deletes them\n")
-    if found.models:
-        print_text("\nModels\n" + table([_model_row(model) for model in found.models]))
+    # An empty generation is only worth a line if something is wrong with it.
+    models = [one for one in found.models if one.n_bytes or one.self_test is False or not one.is_usable]
+    if models:
+        print_text("\nModels\n" + table([_model_row(model) for model in models]))
     sessions = [session for session in found.sessions if session.n_bytes]
     if sessions:
         print_text("\nConversations\n" + table([_session_row(session, titles) for session in sessions]))
