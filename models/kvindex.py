@@ -17,6 +17,9 @@ from models.sqlite import Database, sqlite3
 # How long to wait for another process of the program that is writing.
 _BUSY_S = 5.0
 _SCHEMA_VERSION = 2
+# SQLite's names of what only a damaged file can lead to. Every statement here is right, so one that SQLite cannot make
+# sense of (SQLITE_ERROR) met tables that are no longer ours.
+_DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_ERROR", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH", "SQLITE_SCHEMA")
 
 Loss = Literal["evicted", "damaged", "vanished"]
 
@@ -134,10 +137,10 @@ class KvIndex:
             discard_index(path)
         try:
             self._open(path)
-        except sqlite3.OperationalError as exc:
-            # Locked or unopenable is not damaged: another process may be using it.
-            raise OSError(errno.EIO, f"the KV index cannot be opened ({exc})") from exc
-        except (sqlite3.DatabaseError, _Outdated):
+        except (sqlite3.Error, UnicodeDecodeError, _Outdated) as exc:
+            if isinstance(exc, sqlite3.OperationalError) and not _is_damage(exc):
+                # Locked or unopenable is not damaged: another process may be using it.
+                raise OSError(errno.EIO, f"the KV index cannot be opened ({exc})") from exc
             discard_index(path)
             self._open(path)
 
@@ -164,7 +167,7 @@ class KvIndex:
                 execute(f"PRAGMA user_version={_SCHEMA_VERSION}")
                 self.is_new = True
             execute("COMMIT")
-        except (sqlite3.Error, OSError, _Outdated):
+        except (sqlite3.Error, OSError, UnicodeDecodeError, _Outdated):
             connection.close()
             raise
 
@@ -189,7 +192,7 @@ class KvIndex:
             self.is_new = True
             for statement in _SCHEMA.split(";"):
                 self._db.conn.execute(statement)
-        except sqlite3.Error as exc:
+        except (sqlite3.Error, UnicodeDecodeError) as exc:
             raise OSError(errno.EIO, f"the KV index cannot be read ({exc})") from exc
 
     @contextmanager
@@ -198,14 +201,14 @@ class KvIndex:
         with self._lock:
             try:
                 yield
-            except sqlite3.Error as exc:
-                if str(getattr(exc, "sqlite_errorname", "")).startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+            except (sqlite3.Error, UnicodeDecodeError) as exc:
+                if _is_damage(exc):
                     raise IndexDamaged(exc) from exc
                 raise OSError(errno.EIO, f"the KV index failed ({exc})") from exc
 
     def check(self) -> None:
         """Read the whole database file. Raises `IndexDamaged`."""
-        found = self._query("PRAGMA quick_check(1)")
+        found = self._query("PRAGMA integrity_check(1)")
         if found != [("ok",)]:
             raise IndexDamaged(found[0][0] if found else "no answer")
 
@@ -342,6 +345,12 @@ class KvIndex:
         """Close the database; whoever uses it at this moment finishes first."""
         with self._lock:
             self._db.conn.close()
+
+
+def _is_damage(exc: Exception) -> bool:
+    """True for what only a damaged file can lead to; bytes that are no text come from SQLite's own tables."""
+    name = str(getattr(exc, "sqlite_errorname", ""))
+    return isinstance(exc, UnicodeDecodeError) or name.startswith(_DAMAGE)
 
 
 def discard_index(path: Path) -> None:

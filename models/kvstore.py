@@ -400,7 +400,11 @@ class KvStore:
         with contextlib.suppress(OSError):
             if now - self._index.marked("reconciled") >= _RECONCILE_EVERY_S:
                 with self._folder.locked():
-                    reconcile(self._folder, self._index, now)
+                    try:
+                        self._index.check()
+                        reconcile(self._folder, self._index, now)
+                    except IndexDamaged:
+                        self._renew_index()
 
     def note(self, name: str) -> Any:
         """What was remembered for this generation under a name; None if nothing."""

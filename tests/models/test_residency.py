@@ -441,12 +441,23 @@ def test_nothing_written_has_no_tip(start: Start) -> None:
     assert program.capture(ENDS) == (0, None)
 
 
-def test_a_broken_index_does_not_stop_the_writer(start: Start) -> None:
-    """An index that cannot be written costs the stored KV, and the answer that it is done still comes."""
+def test_a_broken_index_is_made_anew_by_the_writer(start: Start) -> None:
+    """Tables that went away under an open store cost nothing that is to be kept."""
     program = start()
     assert program.store is not None
     program.ensure(SYSTEM + ONE)
     program.store._index._query("DROP TABLE segments")
+    n_bytes, tip = program.capture(ENDS)
+    assert (n_bytes > 0, tip is not None) == (True, True)
+    assert counts(start().ensure(SYSTEM + ONE)) == (0, 60, 0)
+
+
+def test_an_index_that_cannot_be_written_does_not_stop_the_writer(start: Start) -> None:
+    """It costs the stored KV, and the answer that it is done still comes."""
+    program = start()
+    assert program.store is not None
+    program.ensure(SYSTEM + ONE)
+    program.store._index._query("PRAGMA query_only=ON")
     assert program.capture(ENDS) == (0, None)
     assert program.ensure(TWO).miss_reason is None
 
