@@ -38,7 +38,7 @@ chat: env
 test: dev-env
 	@$(BIN)/python -m pytest $(ARGS)
 
-# Hours of damage instead of seconds: containers, folders through the real model, killed programs.
+# Damage in the long form, about half an hour: containers, folders through the real model, killed programs.
 mutants: dev-env
 	@$(BIN)/python -m pytest tests/models/test_kvformat.py tests/models/test_kv_mutants.py tests/models/test_kv_processes.py \
 		--timeout 0 --mutants 10000000 --model-mutants 500 --kv-kills 200 $(ARGS)

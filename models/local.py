@@ -37,6 +37,7 @@ from models.engine import (
 )
 from models.errors import ModelError, PromptTooLong
 from models.fingerprint import weights_hash
+from models.fit import available_memory
 from models.glue import Glue
 from models.kvopen import fingerprint_of, open_kv
 from models.kvsettings import DEFAULT_KV, KvSettings
@@ -111,7 +112,7 @@ class LocalEngine:
         self._glue = self._probe_template(settings)
         tuning = self._tuning(settings, weights, emit)
         shape = self._model.kv_shape
-        n_ctx = settings.n_ctx or default_context(self._model.n_ctx_train, shape.bytes_per_token, _available_memory())
+        n_ctx = settings.n_ctx or default_context(self._model.n_ctx_train, shape.bytes_per_token, available_memory())
         if n_ctx > self._model.n_ctx_train:
             raise ModelError(
                 f"This model was trained for a context of {self._model.n_ctx_train:,} tokens and writes nonsense "
@@ -528,18 +529,3 @@ def _throttled(report: Callable[[float], None]) -> Callable[[float], None]:
             report(share)
 
     return throttled
-
-
-def _available_memory() -> int:
-    """Bytes of memory that can be had without swapping; 4 GiB where the system does not tell."""
-    try:
-        with Path("/proc/meminfo").open() as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    except (AttributeError, ValueError, OSError):
-        return 4 << 30
