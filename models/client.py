@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from models import protocol
 from models.engine import GAVE_UP, Event, Failed, Loaded, ModelInfo, Prompt, Sampling, Stored
-from models.errors import EngineDied, EngineError, ProtocolError
+from models.errors import EngineDied, EngineError, PromptTooLong, ProtocolError
 from models.kvsettings import DEFAULT_KV, KvSettings
 
 _SHUTDOWN_S = 20.0
@@ -217,8 +217,11 @@ class EngineProcess:
         process = self._process
         if process is None or process.stdin is None:
             raise EngineDied(self._death())
+        line = protocol.encode(message)
+        if len(line) > protocol.LINE_LIMIT:
+            raise PromptTooLong("The conversation is longer than any context: start a new one, or leave out turns.")
         try:
-            process.stdin.write(protocol.encode(message))
+            process.stdin.write(line)
             await process.stdin.drain()
         except (BrokenPipeError, ConnectionResetError) as exc:
             raise EngineDied(self._death()) from exc
@@ -255,7 +258,10 @@ class EngineProcess:
             finally:
                 os.close(log)
         except OSError as exc:
-            raise EngineDied(f"The engine process cannot be started: {exc.strerror}.") from exc
+            raise EngineDied(
+                f"The engine process cannot be started ({exc.filename or sys.executable}: {exc.strerror}): "
+                "mend that, or choose another cache folder with --cache-dir."
+            ) from exc
         self._reader = asyncio.create_task(self._read(self._process))
 
     def _open_log(self) -> int:

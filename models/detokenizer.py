@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 import codecs
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 Piece = Callable[[int], bytes]
 """A token id -> the bytes it stands for; a character may be spread over several tokens."""
@@ -45,6 +45,8 @@ class StopMatcher:
         # Knuth-Morris-Pratt: how much of each stop string the text so far ends with.
         self._matched = [0] * len(self._stops)
         self._held = ""
+        self.found = ""
+        """The stop string that was found."""
 
     def feed(self, text: str) -> tuple[str, bool]:
         """Return the text that is now safe to show, and whether a stop string is complete.
@@ -55,10 +57,10 @@ class StopMatcher:
             return text, False
         window = self._held + text
         for end, char in enumerate(text, len(self._held) + 1):
-            length = self._longest_match(char)
-            if length:
+            self.found = self._longest_match(char)
+            if self.found:
                 self._held = ""
-                return window[: end - length], True
+                return window[: end - len(self.found)], True
         safe = len(window) - max(self._matched)
         self._held = window[safe:]
         return window[:safe], False
@@ -69,17 +71,17 @@ class StopMatcher:
         self._matched = [0] * len(self._stops)
         return held
 
-    def _longest_match(self, char: str) -> int:
-        """Take in one character; return the length of the longest stop string it completes, else 0."""
-        longest = 0
+    def _longest_match(self, char: str) -> str:
+        """Take in one character; return the longest stop string it completes, empty if none."""
+        longest = ""
         for i, (stop, fallback) in enumerate(zip(self._stops, self._fallbacks, strict=True)):
             n = self._matched[i]
             while n and stop[n] != char:
                 n = fallback[n]
             n += stop[n] == char
             self._matched[i] = n
-            if n == len(stop):
-                longest = max(longest, n)
+            if n == len(stop) and n > len(longest):
+                longest = stop
         return longest
 
 
@@ -106,6 +108,17 @@ class Decoder:
         self._n_taken_tokens = 0
         self.is_stopped = False
 
+    def begin(self, token_ids: Iterable[int]) -> None:
+        """Take in tokens that are text whatever it says: the prompt, not the model, has chosen them."""
+        assert not self._n_tokens, "an answer begins once"
+        for token_id in token_ids:
+            text = self._detokenizer.feed(token_id)
+            self._n_tokens += 1
+            self._n_decoded += len(text)
+            if self._detokenizer.is_between_characters:
+                self._mark_border()
+            self._show(text)
+
     def feed(self, token_id: int) -> None:
         """Take in a token; `is_stopped` tells whether a stop string came."""
         assert not self.is_stopped, "no tokens after a stop string"
@@ -131,6 +144,11 @@ class Decoder:
         self._n_taken_chars += n_chars
         self._n_taken_tokens += n_tokens
         return text, n_tokens
+
+    @property
+    def stop(self) -> str:
+        """The stop string that came, empty before."""
+        return self._matcher.found
 
     @property
     def text(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -10,6 +10,7 @@ Role = Literal["system", "user", "assistant"]
 Phase = Literal["load", "tune", "check", "restore", "prefill", "decode"]
 MemoryKind = Literal["dense", "sliding window", "hybrid", "recurrent"]
 FinishReason = Literal["end", "stop", "length", "context", "cancelled"]
+Reasoning = Literal["keep", "strip"]
 GAVE_UP = "gave_up"
 """The kind of a failure that also ends the engine's process, after it was told."""
 
@@ -45,11 +46,17 @@ class Entry:
 class Prompt:
     """A conversation up to and including the newest message, oldest first.
 
-    `store_kv` False leaves no KV on disk (ephemeral runs, batch rows); stored KV may still be read.
+    An answer at its end is not whole yet: `generate` goes on with it, and its pieces and its final text begin with what
+    is there. `store_kv` False leaves no KV on disk (ephemeral runs, batch rows); stored KV may still be read.
+    `reasoning` says what later prompts contain of the answer: all of it, or the answer without the reasoning it begins
+    with. It streams, and is told in `Finished.text`, all the same. Without `may_reason` the block is empty, where the
+    model's template has one.
     """
 
     entries: tuple[Entry, ...]
     store_kv: bool = True
+    reasoning: Reasoning = "keep"
+    may_reason: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +85,10 @@ class ModelInfo:
 
     `memory_kind` is what its state consists of. `kv_bytes_per_token` is what one more token adds (bytes),
     `kv_state_bytes` what the state at a restore point takes beside it (0 for a dense cache); `kv_note` says why KV is
-    not kept on disk, if so, `notes` how the chat template is used. `sampling` is what the model's file recommends,
-    and the usual values where it recommends nothing.
+    not kept on disk, if so, `notes` how the chat template is used. `weights` is the hash of the model's file (hex), its
+    name by content, `file_bytes` the size of all its files. `reasoning` names how the template marks reasoning, as
+    `models/reasoning.py` does; None: it knows of none. `sampling` is what the model's file recommends, and the usual
+    values where it recommends nothing.
     """
 
     name: str
@@ -102,6 +111,9 @@ class ModelInfo:
     kv_type: str = "f16"
     notes: tuple[str, ...] = ()
     sampling: Sampling = Sampling()
+    weights: str = ""
+    file_bytes: int = 0
+    reasoning: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +123,9 @@ class TurnStats:
     `prompt_tokens` = `resident_tokens` + `restored_tokens` + `prefilled_tokens`, counted from what the engine
     really evaluated. `ttft_s` is measured in the client from send to the first non-empty piece, `tpot_s` from the
     engine's timestamps: (last token - first token) / (tokens - 1). Where stored KV could be used, `restore_decision`
-    is what the two estimates led to: 'restore', or 'prefill' because that is expected to be faster.
+    is what the two estimates led to: 'restore', or 'prefill' because that is expected to be faster. `reasoning_tokens`
+    are those of the answer's reasoning, marks included, None when it has none; `stripped_tokens` is how many fewer
+    tokens later prompts hold of it, None where nothing was stripped.
     """
 
     ttft_s: float | None = None
@@ -131,6 +145,8 @@ class TurnStats:
     restore_estimate_s: float | None = None
     prefill_estimate_s: float | None = None
     seed: int | None = None
+    reasoning_tokens: int | None = None
+    stripped_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +169,8 @@ class Progress:
 class Prepared:
     """The prompt is resident. `runs` are the token runs of all entries, in their order.
 
-    `opening` and `closing` are the glue that will stand around the answer (empty when nothing is generated).
+    `opening` and `closing` are the glue that will stand around the answer (empty when nothing is generated). Reasoning
+    that the generation prompt begins is no part of `opening`: it is evaluated now, and comes with the first `Piece`.
     `kv_bytes` is what the sequence occupies now, measured. `lost_characters` of the messages tokenized for this request
     cannot be spelt with the model's vocabulary, and are missing from their runs.
     """
@@ -176,6 +193,9 @@ class Piece:
     """Newly decoded text and the token ids it is made of.
 
     After each piece the text so far is that of the ids so far, so that an answer that breaks off agrees with itself.
+    Where the generation prompt begins reasoning, the first piece begins with its mark: the text of an answer says by
+    itself what in it is reasoning (`models/reasoning.py`). Marks of the model's own family are text also where they are
+    control tokens.
     """
 
     text: str
@@ -184,10 +204,17 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The answer is complete: `text` equals all pieces joined, `run` is the message as it stands in the KV cache.
+    """The answer is complete: `text` equals all pieces joined, `run` is the message as later prompts contain it.
 
     `text` is the text of `run.body`: its bytes as UTF-8, U+FFFD for those that are none. A character that is not whole
     at the end is in the ids only.
+
+    With `Prompt.reasoning` "strip", if the answer begins with reasoning and a prompt gets shorter for it, `run` is the
+    answer without: what the template opens earlier answers with, the ids that were decoded behind the block and the
+    blank lines after it (only what shares a token with those is spelt anew), and the closing. The text of `run.body` is
+    then `answer_of(text)`, empty for an answer that ended inside its reasoning. This run is evaluated in the place of
+    what was decoded before `Stored`, and gives way to a next prompt like all that is done then; with `store_kv` False
+    that is left to the next prompt.
     """
 
     reason: FinishReason
@@ -218,6 +245,9 @@ class Failed:
 
 
 Event = Loaded | Progress | Prepared | Piece | Finished | Stored | Failed
+
+Emit = Callable[[Event], None]
+"""Where the events of a request go."""
 
 
 class Engine(Protocol):

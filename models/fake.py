@@ -15,9 +15,10 @@ import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from models.answers import n_reasoning_tokens, stripped
 from models.engine import (
     Entry,
     Event,
@@ -36,6 +37,7 @@ from models.engine import (
     TokenRun,
     TurnStats,
 )
+from models.reasoning import answer_of
 
 BEGIN = 256
 """Opens the first message of a conversation."""
@@ -54,6 +56,11 @@ PREFILL_CHUNK = 512
 def tokenize(text: str) -> tuple[int, ...]:
     """Return one token per UTF-8 byte."""
     return tuple(text.encode("utf-8", "replace"))
+
+
+def _piece(token: int) -> bytes:
+    """Return the bytes of a token; glue has none."""
+    return bytes([token]) if token < BEGIN else b""
 
 
 def echo(prompt: str) -> str:
@@ -118,18 +125,20 @@ class _Plan:
 
 
 class FakeEngine:
-    """Answers with `reply(last user text)`, token by token.
+    """Answers with `reply(last user text)`, token by token. A reply may begin with reasoning, as a real answer may.
 
     `tokens_per_s` and `prefill_tokens_per_s` pace it through `sleep` (None: as fast as possible). The script,
     changeable at any time: before output token number `fail_at` it answers `Failed`, before `crash_at` it
     answers `Failed("died")` and loses its context, before `hang_at` it waits until it is cancelled.
     `load_error` makes `load` fail with this sentence. With a `kv_note` it keeps nothing on its disk, and says so.
+    Engines with different names are different models.
     """
 
     def __init__(
         self,
         reply: Callable[[str], str] | None = None,
         *,
+        name: str = "fake",
         tokens_per_s: float | None = None,
         prefill_tokens_per_s: float | None = None,
         n_ctx: int = 32_768,
@@ -153,6 +162,7 @@ class FakeEngine:
         self._reply = reply or echo
         self._token_s = 1 / tokens_per_s if tokens_per_s else 0.0
         self._prefill_token_s = 1 / prefill_tokens_per_s if prefill_tokens_per_s else 0.0
+        self._name = name
         self._n_ctx = n_ctx
         self._disk = disk if disk is not None else FakeDisk()
         self._kv_note = kv_note
@@ -164,6 +174,8 @@ class FakeEngine:
         self._context: tuple[int, ...] = ()
         self._queue = asyncio.Lock()
         self._cancelled = asyncio.Event()
+        self._n_cancels = 0
+        self._is_closed = False
 
     @property
     def info(self) -> ModelInfo | None:
@@ -178,9 +190,12 @@ class FakeEngine:
                     yield Failed("model", self.load_error)
                     return
                 for done in (0, 500, 1000):
+                    if self._is_closed:
+                        yield Failed("died", "The engine is closed.")
+                        return
                     yield Progress("load", done, 1000)
                     await self._sleep(0)
-                self._info = _info(self._n_ctx, self._kv_note)
+                self._info = _info(self._name, self._n_ctx, self._kv_note)
             yield Loaded(self._info)
 
     async def prepare(self, prompt: Prompt) -> AsyncIterator[Event]:
@@ -197,18 +212,23 @@ class FakeEngine:
         """Answer the last user message as scripted."""
         stored: Stored | None = None
         self.samplings.append(sampling)
-        async with aclosing(self._resident(prompt, is_asked=True)) as events:
+        last = prompt.entries[-1]
+        begun = None
+        if last.role == "assistant":
+            prompt, begun = replace(prompt, entries=prompt.entries[:-1]), last.run or _run(last, is_first=False)
+        async with aclosing(self._resident(prompt, is_asked=True, begun=begun)) as events:
             async for event in events:
                 yield event
                 if isinstance(event, Prepared):
-                    async for later in self._decode(prompt, sampling, event):
+                    async for later in self._decode(prompt, sampling, event, begun.body if begun else ()):
                         stored = self._stored(prompt) if isinstance(later, Finished) else stored
                         yield later
         async for event in self._written(stored):
             yield event
 
     async def cancel(self) -> None:
-        """Stop the running request before its next token."""
+        """Stop the running request before its next token, also one that still waits for the model."""
+        self._n_cancels += 1
         self._cancelled.set()
 
     async def count(self, text: str) -> int:
@@ -216,28 +236,35 @@ class FakeEngine:
         return len(tokenize(text))
 
     async def close(self) -> None:
-        """Stop what runs; the disk stays."""
+        """Stop what runs, a load too; the disk stays."""
+        self._is_closed = True
         self._cancelled.set()
 
-    async def _resident(self, prompt: Prompt, *, is_asked: bool) -> AsyncGenerator[Event, None]:
+    async def _resident(
+        self, prompt: Prompt, *, is_asked: bool, begun: TokenRun | None = None
+    ) -> AsyncGenerator[Event, None]:
         """Load if need be, then prefill; holds the queue until it is closed."""
         if self._info is None:
+            n_cancels = self._n_cancels
             async for event in self.load():
                 yield event
                 if isinstance(event, Failed):
                     return
+            if self._n_cancels != n_cancels:
+                yield Failed("cancelled", "Stopped.")
+                return
         async with self._queue:
             self.prompts.append(prompt)
             self._cancelled.clear()
-            async for event in self._prefill(prompt, is_asked=is_asked):
+            async for event in self._prefill(prompt, is_asked=is_asked, begun=begun.body if begun else ()):
                 yield event
 
-    async def _prefill(self, prompt: Prompt, *, is_asked: bool) -> AsyncIterator[Event]:
+    async def _prefill(self, prompt: Prompt, *, is_asked: bool, begun: tuple[int, ...]) -> AsyncIterator[Event]:
         started = self._clock()
-        runs = tuple(entry.run or _run(entry, is_first=i == 0) for i, entry in enumerate(prompt.entries))
+        runs = tuple(_run_at(entry, is_first=i == 0) for i, entry in enumerate(prompt.entries))
         opening = (ROLE_TOKENS["assistant"],) if is_asked else ()
         closing = (END,) if is_asked else ()
-        ids = tuple(token for run in runs for token in run.ids) + opening
+        ids = tuple(token for run in runs for token in run.ids) + opening + begun
         if len(ids) + len(closing) > self._n_ctx:
             yield Failed(
                 "too_long",
@@ -277,11 +304,15 @@ class FakeEngine:
             closing=closing,
         )
 
-    async def _decode(self, prompt: Prompt, sampling: Sampling, prepared: Prepared) -> AsyncIterator[Event]:
-        plan = self._plan(prompt, sampling)
+    async def _decode(
+        self, prompt: Prompt, sampling: Sampling, prepared: Prepared, begun: tuple[int, ...]
+    ) -> AsyncIterator[Event]:
         decoder = codecs.getincrementaldecoder("utf-8")("ignore")
-        ids: list[int] = []
-        text: list[str] = []
+        ids = list(begun)
+        text = [decoder.decode(bytes(begun))]
+        plan = self._plan(prompt, sampling, text[0])
+        if begun:
+            yield Piece(text[0], begun)
         reason = plan.reason
         first_at = last_at = self._clock()
         for n, token in enumerate((*plan.ids, None)):
@@ -300,9 +331,18 @@ class FakeEngine:
             text.append(decoder.decode(bytes([token])))
             yield Piece(text[-1], (token,))
         run = TokenRun((*prepared.opening, *ids, *prepared.closing), 1, 1 + len(ids))
-        self._context += run.ids[1:]
-        tpot_s = (last_at - first_at) / (len(ids) - 1) if len(ids) > 1 else None
-        yield Finished(reason, "".join(text), run, self._stats(prepared, len(ids), tpot_s, sampling))
+        said = "".join(text)
+        shorter = stripped(run, said, prepared.opening, _piece, tokenize) if prompt.reasoning == "strip" else None
+        kept = shorter or run
+        self._context = self._context[: len(self._context) - 1 - len(begun)] + kept.ids
+        n_output = len(ids) - len(begun)
+        tpot_s = (last_at - first_at) / (n_output - 1) if n_output > 1 else None
+        stats = replace(
+            self._stats(prepared, n_output, tpot_s, sampling),
+            reasoning_tokens=n_reasoning_tokens(ids, said, _piece),
+            stripped_tokens=None if shorter is None else len(run.ids) - len(shorter.ids),
+        )
+        yield Finished(reason, said, kept, stats)
 
     async def _written(self, stored: Stored | None) -> AsyncIterator[Event]:
         """As with a real engine, the next request does not wait for the disk."""
@@ -331,8 +371,10 @@ class FakeEngine:
             return Failed("died", "The fake engine died, as its script says.")
         return None
 
-    def _plan(self, prompt: Prompt, sampling: Sampling) -> _Plan:
-        text = self._reply(prompt.entries[-1].text)
+    def _plan(self, prompt: Prompt, sampling: Sampling, begun: str) -> _Plan:
+        """What is said behind what was said already."""
+        text = self._reply(prompt.entries[-1].text).removeprefix(begun)
+        text = text if prompt.may_reason else answer_of(text)
         reason: FinishReason = "end"
         stops = [at for stop in sampling.stop if stop and (at := text.find(stop)) >= 0]
         if stops:
@@ -362,15 +404,30 @@ class FakeEngine:
         )
 
 
+def _run_at(entry: Entry, *, is_first: bool) -> TokenRun:
+    """The run an entry has; one that was made for another place begins as one does here."""
+    run = entry.run or _run(entry, is_first=is_first)
+    if (run.ids[:1] == (BEGIN,)) == is_first:
+        return run
+    moved = 1 if is_first else -1
+    ids = (BEGIN, *run.ids) if is_first else run.ids[1:]
+    return TokenRun(ids, run.body_start + moved, run.body_end + moved)
+
+
 def _run(entry: Entry, *, is_first: bool) -> TokenRun:
     opening = ((BEGIN,) if is_first else ()) + (ROLE_TOKENS[entry.role],)
     body = tokenize(entry.text)
     return TokenRun((*opening, *body, END), len(opening), len(opening) + len(body))
 
 
-def _info(n_ctx: int, kv_note: str | None) -> ModelInfo:
+def weights_of(name: str) -> str:
+    """Return the made-up hash of the weights of a fake model."""
+    return hashlib.sha256(b"fake weights " + name.encode()).hexdigest()
+
+
+def _info(name: str, n_ctx: int, kv_note: str | None) -> ModelInfo:
     return ModelInfo(
-        name="fake",
+        name=name,
         path="",
         architecture="fake",
         n_params=0,
@@ -385,4 +442,6 @@ def _info(n_ctx: int, kv_note: str | None) -> ModelInfo:
         supports_system=True,
         kv_note=kv_note,
         load_s=0.0,
+        weights=weights_of(name),
+        reasoning="<think>",
     )

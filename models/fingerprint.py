@@ -80,17 +80,24 @@ class Fingerprint:
         ]
 
 
+def model_files(path: Path) -> list[Path]:
+    """Return the files a model consists of, in order: several where it is split; those that are there."""
+    found = _SPLIT.search(path.name)
+    if found is None:
+        return [path]
+    stem, total = path.name[: found.start()], found[2]
+    parts = [path.with_name(f"{stem}-{n:05d}-of-{total}.gguf") for n in range(1, int(total) + 1)]
+    return [part for part in parts if part.exists()]
+
+
 def weights_hash(path: Path, cache_dir: Path, progress: Callable[[int, int], None]) -> str:
     """BLAKE3 of the model file, hex; of a split model, over the hashes of all its parts. Raises OSError.
 
     `progress` receives (bytes done, bytes total) of the part that is being read.
     """
-    found = _SPLIT.search(path.name)
-    if found is None:
+    if _SPLIT.search(path.name) is None:
         return _file_hash(path, cache_dir, progress)
-    stem, total = path.name[: found.start()], found[2]
-    parts = [path.with_name(f"{stem}-{n:05d}-of-{total}.gguf") for n in range(1, int(total) + 1)]
-    hashes = [_file_hash(part, cache_dir, progress) for part in parts if part.exists()]
+    hashes = [_file_hash(part, cache_dir, progress) for part in model_files(path)]
     return blake3("".join(hashes).encode()).hexdigest()
 
 

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 
 from models.engine import Role
 from models.errors import TemplateError
+from models.reasoning import block_of, family_named, start_in
 
 Trim: TypeAlias = Literal["nothing", "line breaks", "white space"]
 """What is cut off one end of a body."""
@@ -22,7 +23,7 @@ _STRIPPED: dict[Trim, str | None] = {"nothing": "", "line breaks": "\n", "white 
 _MARK = re.compile(r"<[|｜/]?[^<>\s]{1,60}>|\[/?[A-Z_]{2,}\]")
 _ROLE_NAMES = re.compile(r"\s*(system|developer|user|assistant|model)\s*", re.IGNORECASE)
 _WORDS_OF_A_TEXT = 3
-_QUOTED_CHARS = 100
+_QUOTED_CHARS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +35,10 @@ class Glue:
     after a message that was never answered (None: the template does not allow it, and an empty answer is put
     between). `assistant` is the generation prompt, `past_assistant` what the template opens earlier answers with.
     `system_refusal` says why the template has no system prompt of its own. `trimmed`: what is cut off the left
-    and the right end of the bodies of a role. `rewrites_reasoning`: in earlier answers the template changes
-    `<think>` blocks; token runs keep them. `frozen` is the day (ISO) that the template was told when it asked for
-    the time, `chat_format` the name of the known format that was chosen in place of the model's own template.
+    and the right end of the bodies of a role. `reasoning` is the name of the family of `models/reasoning.py` whose
+    marks the template knows; `rewrites_reasoning`: in earlier answers it changes such blocks. `frozen` is the day (ISO)
+    that the template was told when it asked for the time, `chat_format` the name of the known format that was chosen in
+    place of the model's own template.
     """
 
     bos_token: str
@@ -52,6 +54,7 @@ class Glue:
     system_user: str = ""
     system_refusal: str | None = None
     trimmed: tuple[tuple[Role, Trim, Trim], ...] = ()
+    reasoning: str | None = None
     rewrites_reasoning: bool = False
     frozen: str | None = None
     chat_format: str | None = None
@@ -93,15 +96,53 @@ class Glue:
             raise TemplateError(f"The model's chat template allows no {role} message {place}.")
         return text
 
+    @property
+    def assistant_opening(self) -> str:
+        """The generation prompt without the reasoning that it begins: what stands before an answer's own text."""
+        return self.assistant.removesuffix(self.reasoning_start)
+
+    @property
+    def reasoning_start(self) -> str:
+        """The mark at the end of the generation prompt that begins reasoning, empty if there is none.
+
+        It is where the text of an answer begins: only so does the text say by itself what in it is reasoning.
+        """
+        start = start_in(self.assistant)
+        return "" if start is None else self.assistant[start[1] :]
+
+    @property
+    def no_reasoning(self) -> str:
+        """What an answer that is not to reason has to begin with, behind `reasoning_start`: for a grammar's answers."""
+        start = start_in(self.assistant)
+        if start is not None:
+            family, at = start
+            gap = "\n\n" if self.assistant[at:].endswith("\n") else ""
+            return family.close + (gap if not family.final else "")
+        own = family_named(self.reasoning)
+        is_due = own is not None and own.final and not self.assistant.endswith(own.final)
+        return own.final if own is not None and is_due else ""
+
+    @property
+    def empty_reasoning(self) -> str:
+        """A block without reasoning, for an answer of a model that would begin one by itself."""
+        own = family_named(self.reasoning)
+        return f"{own.open}\n\n{own.close}\n\n" if own is not None and not own.final else ""
+
     def past_opening(self, answer: str) -> str:
         """Return the text before an answer whose tokens are not known, such as an imported one.
 
-        It is what the template puts before earlier answers; but an answer that ends a reasoning block without
-        having begun it goes on where the generation prompt has begun one.
+        It is what the template puts before earlier answers. But one that begins with reasoning as the template marks it
+        stands where a new answer would, and one that ends a block without having begun it goes on where the generation
+        prompt begins one.
         """
-        reasoning, is_ended, _ = answer.partition("</think>")
-        goes_on = is_ended and "<think>" not in reasoning and self.assistant.rstrip().endswith("<think>")
-        return self.assistant if goes_on else self.past_assistant
+        start = start_in(self.assistant)
+        own = family_named(self.reasoning) or (start and start[0])
+        if own and block_of(answer).end and answer.lstrip().startswith(own.marks[0]):
+            return self.assistant_opening
+        if start is None:
+            return self.past_assistant
+        reasoning, is_ended, _ = answer.partition(start[0].close)
+        return self.assistant if is_ended and start[0].open not in reasoning else self.past_assistant
 
     def closing(self, role: Role) -> str:
         """Return the text after a body of `role`."""
@@ -121,6 +162,16 @@ class Glue:
         """Texts in the glue that look like control tokens."""
         return {mark for text in self._texts for mark in _MARK.findall(text)}
 
+    def guarded(self, role: Role) -> set[str]:
+        """Return the marks that stay text in a body of `role`: those in the glue, and those of reasoning.
+
+        An answer from elsewhere may mark its reasoning, unless by what marks whole messages.
+        """
+        family = family_named(self.reasoning)
+        if family is None or (role == "assistant" and not family.final):
+            return self.marks
+        return self.marks | {*family.marks}
+
     @property
     def _after_no_answer(self) -> str:
         if self.user_user is not None:
@@ -138,35 +189,24 @@ class Glue:
 def _notes(glue: Glue) -> list[str]:
     notes = []
     if glue.chat_format:
-        notes.append(f"Prompts are built in the format {glue.chat_format} that was named, not by the model's template.")
+        notes.append(f"Prompts are built in the named format {glue.chat_format}, not by the model's template.")
     default, always = _own_text(glue.first_user), _own_text(glue.first_system)
-    if always:
-        notes.append(f"The chat template begins every conversation with a text of its own: “{always}”.")
-    elif default and glue.supports_system:
-        notes.append(f"Without a system prompt the chat template puts its own: “{default}”.")
-    elif default:
-        notes.append(f"The chat template begins every conversation with a text of its own: “{default}”.")
+    if default and glue.supports_system and not always:
+        notes.append(f"Without a system prompt the template puts its own: “{default}”.")
+    elif always or default:
+        notes.append(f"The template begins every conversation with: “{always or default}”.")
     if glue.frozen:
-        notes.append(
-            f"The chat template asks for the time: it is told {glue.frozen}, and another day only after a month, "
-            "so that conversations share their beginning."
-        )
+        notes.append(f"The template asks for the date: it is told {glue.frozen}, and a new one after a month.")
     if not glue.supports_system:
-        notes.append(
-            "The chat template has no system prompt: one is put into the first message, with a blank line between."
-        )
+        notes.append("The template has no system prompt: one is put into the first message.")
     if glue.user_user is None:
-        notes.append("The chat template wants each message answered: one that is not is followed by an empty answer.")
-    if glue.assistant.strip() != glue.past_assistant.strip():
-        notes.append(
-            f"The chat template opens a new answer with “{one_line(glue.assistant)}” but earlier ones with "
-            f"“{one_line(glue.past_assistant)}”: an answer keeps the opening it was written behind."
-        )
-    if glue.rewrites_reasoning:
-        notes.append(
-            "The chat template changes the reasoning in earlier answers: it is kept as it was, so that nothing is "
-            "read again."
-        )
+        notes.append("The template wants each message answered: an empty answer is put where there is none.")
+    if glue.assistant_opening.strip() != glue.past_assistant.strip():
+        notes.append("The template opens earlier answers differently: an answer keeps the opening it had.")
+    if glue.reasoning:
+        what = f"Reasoning in {glue.reasoning}{' blocks' if glue.reasoning[0] in '<[' else ''}"
+        drops = "; the template drops it" if glue.rewrites_reasoning else ""
+        notes.append(f"{what} stays in the prompt unless stripped{drops}.")
     return notes
 
 

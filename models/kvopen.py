@@ -14,6 +14,7 @@ from models.kvformat import FORMAT
 from models.kvsettings import KvSettings
 from models.kvstore import KvStore, KvUnusable, load_mac_key
 from models.llama import ContextSettings, Model, rotates_kv
+from models.modelfiles import name_of
 
 _SELF_TEST = "self_test"
 _N_CTX_STEP = 256
@@ -98,7 +99,7 @@ def open_kv(
             clock=time.time,
             kind=model.memory_kind,
             settings=kv,
-            model={"name": model.metadata("general.name") or path.stem, "path": str(path)},
+            model={"name": name_of(path, model.metadata("general.name")), "path": str(path)},
         )
     except KvUnusable as exc:
         return OpenedKv(None, str(exc))

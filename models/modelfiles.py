@@ -101,6 +101,11 @@ def entry_at(path: Path) -> Entry:
     return next(iter(_grouped(siblings or [path], "path")))
 
 
+def name_of(path: Path, title: str | None) -> str:
+    """Return what a model is called: the name `entry_at` gives, the title in its header where the file has no name."""
+    return entry_at(path).name if path.suffix.lower() == ".gguf" else title or path.stem
+
+
 # --- inside ---
 
 

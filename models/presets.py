@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any
 
-from models.engine import Sampling
+from models.engine import ModelInfo, Sampling
 
 PRESETS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
@@ -30,3 +31,13 @@ class SamplingChoice:
         """The sampling that follows for a model with this recommendation."""
         preset = PRESETS[self.preset] if self.preset else {}
         return replace(recommended, **{**preset, **self.given})
+
+
+def recommended(info: ModelInfo, presets: Mapping[str, str]) -> Sampling:
+    """What a model is sampled with unless something else is asked for: the user's preset for it, else its own values.
+
+    `presets` are by the name of the model, or of its file without `.gguf`; case does not matter.
+    """
+    names = {info.name.casefold(), PurePath(info.path).stem.casefold()}
+    preset = next((preset for name, preset in presets.items() if name.casefold() in names), None)
+    return SamplingChoice(preset).over(info.sampling)

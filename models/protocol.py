@@ -95,6 +95,8 @@ def prompt_to_json(prompt: Prompt) -> dict[str, Any]:
     """A prompt; the text of messages that have a token run stays here, the engine does not need it."""
     return {
         "store_kv": prompt.store_kv,
+        "reasoning": prompt.reasoning,
+        "may_reason": prompt.may_reason,
         "entries": [
             {"role": e.role, "text": e.text} if e.run is None else {"role": e.role, "run": _run_to_json(e.run)}
             for e in prompt.entries
@@ -110,6 +112,8 @@ def prompt_from_json(message: dict[str, Any]) -> Prompt:
             for e in message["entries"]
         ),
         store_kv=message["store_kv"],
+        reasoning=message["reasoning"],
+        may_reason=message["may_reason"],
     )
 
 

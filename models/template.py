@@ -27,6 +27,7 @@ from models.engine import Role
 from models.errors import ModelError, TemplateError
 from models.formats import known_formats, template_of
 from models.glue import Glue, Trim, one_line
+from models.reasoning import FAMILIES, Family, family_in
 
 Turns = tuple[tuple[Role, str], ...]
 """A probe conversation: roles and bodies."""
@@ -34,7 +35,7 @@ Turns = tuple[tuple[Role, str], ...]
 Render = Callable[[Turns, bool], str]
 """A conversation, and whether a generation prompt follows -> the template's text; raises `TemplateError`."""
 
-_FORMAT = "glue 2"
+_FORMAT = "glue 3"
 _RENDERER = Path(__file__).with_name("renderer.py")
 _TIME_LIMIT_S = 1.7
 _START_LIMIT_S = 20.0
@@ -49,7 +50,6 @@ _SPACED = " \n\t Zq{}qZ \t\n "
 _LINES = "\n\nZq{}qZ\n\n"
 _ODD = "Zq{} {{{{ x }}}} {{% y %}} {{# z #}} <b>&amp;\\n</b> é 漢字 🙂 'q' \"qZ"
 _TRIMS: tuple[Trim, ...] = get_args(Trim)
-_REASONINGS = ("<think>\nZq\n</think>\n\nqZ", "Zq\n</think>\n\nqZ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +89,17 @@ def probe(
     glue = _read_cache(path)
     if glue is None or _is_outdated(glue, day):
         rendered = _render_probes(template, bos_token, eos_token, day)
-        glue = derive(rendered.render, bos_token=bos_token)
+        glue = derive(rendered.render, bos_token=bos_token, family=family_in(template))
         glue = replace(glue, frozen=day.isoformat() if rendered.reads_clock else None)
         _write_cache(path, glue)
     return replace(glue, chat_format=chat_format)
 
 
-def derive(render: Render, *, bos_token: str) -> Glue:
-    """Find the glue by rendering probe conversations; raises `TemplateError`. As pure as `render` is."""
+def derive(render: Render, *, bos_token: str, family: Family | None = None) -> Glue:
+    """Find the glue by rendering probe conversations; raises `TemplateError`. As pure as `render` is.
+
+    `family` is how the template marks reasoning.
+    """
     first_user, before_answer = _gaps(render, "u")
     _, before_past, after_answer, _ = _gaps(render, "uau")
     user_close = _closing(render, "u", before_answer, before_past)
@@ -115,7 +118,10 @@ def derive(render: Render, *, bos_token: str) -> Glue:
         raise TemplateError("The model's chat template rewrites earlier turns of long conversations.")
     glue = _with_system(render, glue)
     glue = _with_user_twice(render, glue)
-    return replace(glue, rewrites_reasoning=any(_rewrites(render, answer) for answer in _REASONINGS))
+    if family is None:
+        return glue
+    rewrites = any(_rewrites(render, answer) for answer in _reasonings(family))
+    return replace(glue, reasoning=family.name, rewrites_reasoning=rewrites)
 
 
 # --- from renderings to glue ---
@@ -181,8 +187,14 @@ def _with_user_twice(render: Render, glue: Glue) -> Glue:
         return glue
 
 
+def _reasonings(family: Family) -> tuple[str, str]:
+    """Return answers with reasoning: with the mark that begins it, and without as behind a prompt that has it."""
+    rest = f"\nZq\n{family.close}\n\nqZ"
+    return family.open + rest, rest.lstrip()
+
+
 def _rewrites(render: Render, answer: str) -> bool:
-    """True when an earlier answer with a `<think>` block is not printed as it was given."""
+    """True when an earlier answer with reasoning is not printed as it was given."""
     try:
         return answer not in render(_after(answer), True)
     except TemplateError:
@@ -230,8 +242,9 @@ def _all_probes() -> Iterator[tuple[Turns, bool]]:
     yield _talk(_LONG), True
     yield _talk("u"), False
     yield _talk("ua"), False
-    for answer in _REASONINGS:
-        yield _after(answer), True
+    for family in FAMILIES:
+        for answer in _reasonings(family):
+            yield _after(answer), True
 
 
 def _render_probes(template: str, bos_token: str, eos_token: str, day: datetime.date) -> _Rendered:

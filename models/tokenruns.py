@@ -6,10 +6,14 @@ joins with its closing: such a body never changes the tokens around it.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from models.engine import Entry, Role, TokenRun
+from models.errors import TemplateError
 from models.glue import Glue
 
 Tokenize = Callable[[str, bool], list[int]]
@@ -19,27 +23,76 @@ _TEXT = "x"
 """Stands for any text without control tokens."""
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerGlue:
+    """The token ids around an answer, those that its body begins with, and what stands before one without reasoning.
+
+    `opening` + `start` are the generation prompt. `start` begins the body: the reasoning that the prompt begins, ended
+    at once if the answer is not to reason. `past_opening` is what the template opens earlier answers with.
+    """
+
+    opening: tuple[int, ...]
+    start: tuple[int, ...]
+    closing: tuple[int, ...]
+    past_opening: tuple[int, ...]
+
+
 def tokenize_entries(
     entries: Sequence[Entry], glue: Glue, tokenize: Tokenize, add_bos: int | None
 ) -> tuple[TokenRun, ...]:
     """Return the run of each entry: the one it has, else opening, body and closing tokenized on their own.
 
-    Only glue may become control tokens; a body never does. `add_bos` is the BOS id where the tokenizer wants
-    one; it is put first unless the template has printed it. Raises `TemplateError` for roles the template
-    does not allow.
+    A run that was made for another place (a message whose predecessor was left out) begins as one does here. Only glue
+    may become control tokens; a body never does. `add_bos` is the BOS id where the tokenizer wants one; it is put first
+    unless the template has printed it. Raises `TemplateError` for roles the template does not allow.
     """
     runs: list[TokenRun] = []
     previous: Role | None = None
+    openings = _user_openings(glue, tokenize, add_bos) if any(entry.run for entry in entries) else {}
     for entry in entries:
-        runs.append(entry.run or _run(entry, previous, glue, tokenize, add_bos))
+        run = entry.run or _run(entry, previous, glue, tokenize, add_bos)
+        if entry.role == "user" and _is_misplaced(run, previous, openings):
+            run = _begun(run, openings[previous])
+        runs.append(run)
         previous = entry.role
     return tuple(runs)
 
 
-def assistant_glue(previous: Role | None, glue: Glue, tokenize: Tokenize) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the token ids that stand before and after an answer to a message of `previous`."""
-    opening = _ids_behind(_end_of(previous, glue), glue.opening(previous, "assistant"), True, tokenize)
-    return tuple(opening), tuple(_ids_behind(_TEXT, glue.closing("assistant"), True, tokenize))
+def answer_glue(
+    previous: Role | None, glue: Glue, tokenize: Tokenize, *, may_reason: bool = True, has_grammar: bool = False
+) -> AnswerGlue:
+    """Return the token ids around an answer to a message of `previous`.
+
+    One that may not reason, or has to follow a grammar, begins behind its reasoning.
+
+    The generation prompt is tokenized as a whole, and its reasoning start begins the body if a token begins with it.
+    """
+    before = _end_of(previous, glue)
+    prompt = _ids_behind(before, glue.opening(previous, "assistant"), True, tokenize)
+    opening = _ids_behind(before, glue.assistant_opening, True, tokenize)
+    if prompt[: len(opening)] != opening:
+        opening = prompt
+    start = prompt[len(opening) :]
+    if has_grammar or not may_reason:
+        text = glue.no_reasoning or ("" if may_reason else glue.empty_reasoning)
+        start += _ids_behind(glue.assistant or before, text, True, tokenize)
+    return AnswerGlue(
+        tuple(opening),
+        tuple(start),
+        tuple(_ids_behind(_TEXT, glue.closing("assistant"), True, tokenize)),
+        # A space at its end belongs to a body, which is there already.
+        tuple(_ids_behind(before, glue.past_assistant.removesuffix(" "), True, tokenize)),
+    )
+
+
+def joined(runs: Sequence[TokenRun]) -> list[int]:
+    """Return the tokens of messages, one behind the other: the KV prefix they are."""
+    return [token for run in runs for token in run.ids]
+
+
+def ends_of(runs: Sequence[TokenRun]) -> list[int]:
+    """Return the positions behind each message."""
+    return list(itertools.accumulate(len(run.ids) for run in runs))
 
 
 def opening_ids(previous: Role | None, role: Role, glue: Glue, tokenize: Tokenize) -> list[int]:
@@ -67,10 +120,42 @@ def _run(entry: Entry, previous: Role | None, glue: Glue, tokenize: Tokenize, ad
     opening_run = _ids_behind(before, opening, True, tokenize)
     if previous is None:
         opening_run = _with_one_bos(opening_run, glue, tokenize, add_bos)
-    body = _body_ids(before + opening, space + glue.body(entry.role, entry.text), glue, tokenize)
+    text = space + glue.body(entry.role, entry.text)
+    start: list[int] = []
+    if entry.role == "assistant" and opening == glue.assistant_opening and text.startswith(glue.reasoning_start):
+        # What the generation prompt itself says cannot be forged: it is its tokens here too.
+        start = _ids_behind(before + opening, glue.reasoning_start, True, tokenize)
+        opening, text = opening + glue.reasoning_start, text[len(glue.reasoning_start) :]
+    body = [*start, *_body_ids(before + opening, text, glue.guarded(entry.role), tokenize)]
     closing = _ids_behind(_TEXT if body else before + opening, glue.closing(entry.role), True, tokenize)
     body_end = len(opening_run) + len(body)
     return TokenRun((*opening_run, *body, *closing), len(opening_run), body_end)
+
+
+def _user_openings(glue: Glue, tokenize: Tokenize, add_bos: int | None) -> dict[Role | None, tuple[int, ...]]:
+    """The token ids that a message of the user begins with, by whom it follows (None: nobody)."""
+    found: dict[Role | None, tuple[int, ...]] = {}
+    places: tuple[Role | None, ...] = (None, "system", "user", "assistant")
+    for before in places:
+        with contextlib.suppress(TemplateError):
+            ids = opening_ids(before, "user", glue, tokenize)
+            found[before] = tuple(ids if before is not None else _with_one_bos(ids, glue, tokenize, add_bos))
+    return found
+
+
+def _begun(run: TokenRun, opening: tuple[int, ...]) -> TokenRun:
+    """A run with another opening."""
+    moved = len(opening) - run.body_start
+    return TokenRun((*opening, *run.ids[run.body_start :]), len(opening), run.body_end + moved)
+
+
+def _is_misplaced(run: TokenRun, previous: Role | None, openings: Mapping[Role | None, tuple[int, ...]]) -> bool:
+    """True if a message of the user begins as one does behind somebody else, and not as one does here.
+
+    What begins as none does is from an earlier form of the template, such as that of another day, and stays.
+    """
+    own = run.ids[: run.body_start]
+    return previous in openings and own != openings[previous] and own in openings.values()
 
 
 def _end_of(previous: Role | None, glue: Glue) -> str:
@@ -88,12 +173,12 @@ def _with_one_bos(ids: list[int], glue: Glue, tokenize: Tokenize, add_bos: int |
     return [bos, *ids[n_printed:]] if n_printed or add_bos is not None else ids
 
 
-def _body_ids(before: str, text: str, glue: Glue, tokenize: Tokenize) -> list[int]:
-    """Return the token ids of a body; what marks turns stays text, even where the vocabulary calls it ordinary.
+def _body_ids(before: str, text: str, guarded: Collection[str], tokenize: Tokenize) -> list[int]:
+    """Return the token ids of a body; what is `guarded` stays text, even where the vocabulary calls it ordinary.
 
     Vocabularies list some marks as 'user defined', and those are recognised in any text: such a mark is cut in two.
     """
-    marks = [mark for mark in glue.marks if mark in text and _is_found_in_text(mark, tokenize)]
+    marks = [mark for mark in guarded if mark in text and _is_found_in_text(mark, tokenize)]
     if not marks:
         return _ids_behind(before, text, False, tokenize)
     ids: list[int] = []

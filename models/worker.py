@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from models import protocol
-from models.engine import Event, Failed, Prompt
+from models.engine import Event, Failed, Loaded, Prompt
 from models.errors import EngineError
 from models.kvsettings import KvSettings
 
@@ -105,7 +105,8 @@ class Worker:
             self._cancelled.discard(request_id)
 
     def _handle(self, request: dict[str, Any], emit: Any) -> None:
-        from models.local import LocalEngine, LocalSettings
+        from models.loading import LocalSettings
+        from models.local import LocalEngine
 
         op = request["op"]
         if op == "load":
@@ -116,6 +117,8 @@ class Worker:
                 settings["kv"] = KvSettings(**settings["kv"])
                 settings["loras"] = tuple((Path(path), scale) for path, scale in settings["loras"])
                 self._engine = LocalEngine(LocalSettings(**settings), emit, next_prompt=self._next_prompt)
+            else:
+                emit(Loaded(self._engine.info))  # who asked first may have gone away before it was
         elif self._engine is None:
             raise EngineError("The model is not loaded.")
         elif op == "prepare":

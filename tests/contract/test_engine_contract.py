@@ -1,7 +1,8 @@
 """What every engine promises, asked of each of them: the shipped fake and the real one in its own process."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import replace
 
 import pytest
 import pytest_asyncio
@@ -81,6 +82,31 @@ async def test_loading(make: MakeEngine) -> None:
     await engine.close()
 
 
+async def test_a_load_that_was_given_up(make: MakeEngine) -> None:
+    """Who asks next is told of the model all the same."""
+    engine = make()
+    loading = engine.load()
+    await anext(loading)
+    assert isinstance(loading, AsyncGenerator)
+    await loading.aclose()
+    assert one(Loaded, await drain(engine.load())).info == engine.info
+    await engine.close()
+
+
+async def test_a_request_cancelled_while_the_model_loads(make: MakeEngine) -> None:
+    """It ends as cancelled once that is possible, and the next one is answered."""
+    engine = make()
+    events = []
+    async for event in engine.generate(ask("loquats", store_kv=False), GREEDY):
+        events.append(event)
+        if len(events) == 1:
+            await engine.cancel()
+    assert isinstance(events[-1], Failed)
+    assert events[-1].kind == "cancelled"
+    assert one(Finished, await drain(engine.generate(ask("loquats", store_kv=False), GREEDY))).run.body
+    await engine.close()
+
+
 async def test_closing_an_engine_that_never_ran(make: MakeEngine) -> None:
     """Nothing was started, so nothing has to end."""
     engine = make()
@@ -124,6 +150,31 @@ async def test_the_next_turn_evaluates_only_the_new_message(engine: Engine) -> N
     assert_reused(prepared, n_tokens(events))
     assert prepared.runs[:2] == one(Prepared, events).runs
     assert prepared.runs[2] == one(Finished, events).run
+
+
+async def test_a_cut_answer_goes_on(engine: Engine) -> None:
+    """With the tokens it would have had in one go, told from its beginning; only its closing is evaluated anew."""
+    prompt = ask("medlars")
+    whole = one(Finished, await drain(engine.generate(prompt, replace(GREEDY, max_tokens=16))))
+    events = await drain(engine.generate(prompt, GREEDY))
+    finished = one(Finished, events)
+    begun = Prompt(
+        (
+            *(
+                Entry(entry.role, entry.text, run)
+                for entry, run in zip(prompt.entries, one(Prepared, events).runs, strict=True)
+            ),
+            Entry("assistant", finished.text, finished.run),
+        )
+    )
+    events = await drain(engine.generate(begun, GREEDY))
+    prepared, went_on = one(Prepared, events), one(Finished, events)
+    assert (went_on.run, went_on.text) == (whole.run, whole.text)
+    assert (went_on.stats.output_tokens, len(prepared.runs)) == (8, 2)
+    assert prepared.prefilled <= 1
+    pieces = [event for event in events if isinstance(event, Piece)]
+    assert "".join(piece.text for piece in pieces) == whole.text
+    assert tuple(token for piece in pieces for token in piece.token_ids) == whole.run.body
 
 
 async def test_a_new_engine_restores(engine: Engine, make: MakeEngine) -> None:

@@ -13,7 +13,7 @@ from models.catalog import starter_model
 from models.engine import Entry, Event, Failed, Finished, Loaded, Piece, Prepared, Progress, Prompt, Stored
 from models.fingerprint import Fingerprint
 from models.kvformat import PARTS
-from models.local import LocalSettings
+from models.loading import LocalSettings
 
 E = TypeVar("E", Loaded, Progress, Prepared, Piece, Finished, Stored, Failed)
 

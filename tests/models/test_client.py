@@ -18,7 +18,7 @@ from models.client import EngineProcess
 from models.engine import Entry, Event, Failed, Finished, Loaded, Piece, Prepared, Prompt, Sampling, Stored
 from models.errors import EngineDied, EngineError
 from models.kvsettings import KvSettings
-from models.local import LocalSettings
+from models.loading import LocalSettings
 from models.worker import Worker
 from tests.models.helpers import N_CTX, after, copy_notes, local_settings, n_ahead, one, starter
 
@@ -253,7 +253,7 @@ async def test_a_log_folder_that_cannot_be_made_is_one_sentence(start: Start, tm
     (tmp_path / "file").write_bytes(b"")
     failed = one(Failed, await drain(start(root=tmp_path / "file").load()))
     assert failed.kind == "died"
-    assert failed.message.startswith("The engine process cannot be started: ")
+    assert failed.message.startswith("The engine process cannot be started (")
 
 
 async def test_closing_waits_for_the_disk(start: Start) -> None:

@@ -176,7 +176,8 @@ import sys
 from pathlib import Path
 from models.engine import Entry, Failed, Prompt, Sampling
 from models.llama import quiet_logs
-from models.local import LocalEngine, LocalSettings
+from models.loading import LocalSettings
+from models.local import LocalEngine
 kept = quiet_logs(lambda text: None)
 root = Path(sys.argv[2])
 settings = LocalSettings(Path(sys.argv[1]), root, root, 512, threads=1, flash_attention="off")

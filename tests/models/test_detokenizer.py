@@ -272,3 +272,22 @@ def is_text(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def test_what_an_answer_begins_with_is_text_whatever_it_says() -> None:
+    """A stop string is not found in it, nor half in it and half behind; it is taken like any other tokens."""
+    pieces = [b"<think>", b"\n", b"k>", b"\nno"]
+    decoder = Decoder(pieces.__getitem__, ("think", "\nk", "\n"))
+    decoder.begin([0, 1])
+    assert (decoder.text, decoder.is_stopped, decoder.take()) == ("<think>\n", False, ("<think>\n", 2))
+    decoder.feed(2)
+    assert (decoder.text, decoder.is_stopped, decoder.stop) == ("<think>\nk>", False, "")
+    decoder.feed(3)
+    assert (decoder.text, decoder.is_stopped, decoder.stop) == ("<think>\nk>", True, "\n")
+    assert (decoder.kept, decoder.tail, decoder.take()) == (3, "", ("k>", 1))
+
+
+def test_of_stop_strings_that_end_together_the_longest_was_found() -> None:
+    """It is the one that is told."""
+    matcher = StopMatcher(("b", "ab", ""))
+    assert (matcher.feed("xab"), matcher.found) == (("x", True), "ab")

@@ -17,6 +17,7 @@ from models.engine import (
     Prepared,
     Progress,
     Prompt,
+    Reasoning,
     Sampling,
     Stored,
     TokenRun,
@@ -230,3 +231,37 @@ async def test_requests_run_one_after_another() -> None:
 def test_unencodable_text_is_replaced() -> None:
     """A lone surrogate cannot break the tokenizer."""
     assert tokenize("\ud800") == (63,)
+
+
+async def test_reasoning_stays_or_is_stripped() -> None:
+    """The answer is told whole either way; with strip the next turn goes on behind the answer alone."""
+    reply = "<think>\nHm.\n</think>\n\nYes."
+    engine = FakeEngine(lambda _: reply)
+    policies: tuple[tuple[Reasoning, str], ...] = (("keep", reply), ("strip", "Yes."))
+    for policy, body in policies:
+        first = Prompt((Entry("user", policy),), reasoning=policy)
+        events = await drain(engine.generate(first, Sampling()))
+        finished = one(Finished, events)
+        assert (finished.text, bytes(finished.run.body)) == (reply, body.encode())
+        assert finished.stats.reasoning_tokens == len("<think>\nHm.\n</think>")
+        assert (finished.stats.stripped_tokens or 0) == len(reply) - len(body)
+        second = await drain(engine.generate(ask("two", *after(first, events)), Sampling()))
+        assert one(Prepared, second).prefilled == len("two") + 3
+
+
+async def test_an_answer_that_ends_inside_its_reasoning_is_stripped_to_nothing() -> None:
+    """There is no answer yet, so later prompts hold an empty one."""
+    engine = FakeEngine(lambda _: "<think>\nHm.\n</think>Yes.")
+    prompt = Prompt((Entry("user", "hi"),), reasoning="strip")
+    finished = one(Finished, await drain(engine.generate(prompt, Sampling(max_tokens=10))))
+    assert (finished.text, finished.run) == ("<think>\nHm", TokenRun((ROLE_TOKENS["assistant"], END), 1, 1))
+    assert (finished.stats.reasoning_tokens, finished.stats.stripped_tokens) == (10, 10)
+
+
+async def test_an_answer_without_reasoning_is_what_it_was() -> None:
+    """Nothing is stripped, and the stats say nothing."""
+    engine = FakeEngine(lambda _: "Use <think>.")
+    prompt = Prompt((Entry("user", "hi"),), reasoning="strip")
+    finished = one(Finished, await drain(engine.generate(prompt, Sampling())))
+    assert bytes(finished.run.body) == b"Use <think>."
+    assert (finished.stats.reasoning_tokens, finished.stats.stripped_tokens) == (None, None)

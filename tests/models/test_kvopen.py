@@ -211,12 +211,12 @@ def test_a_store_is_opened_for_the_models_memory(opening: Opening, kind: MemoryK
     assert (opened.store.kind, opened.reason, opened.state_bytes) == (kind, None, 77)
 
 
-@pytest.mark.parametrize(("meta", "name"), [(METADATA, "A Model"), ({}, "file")])
-def test_the_generation_is_called_what_the_model_is(opening: Opening, meta: dict[str, str], name: str) -> None:
-    """By the name in its header, else by the file's."""
+@pytest.mark.parametrize("meta", [METADATA, {}])
+def test_the_generation_is_called_what_the_model_is(opening: Opening, meta: dict[str, str]) -> None:
+    """By the name of its file, as everywhere; the title in its header is for files without a name."""
     opening(StubModel(meta=meta))
     about = KvFolder(opening.root / "cache" / "kv").about(FINGERPRINT.digest())
-    assert about["model"] == {"name": name, "path": "/models/file.gguf"}
+    assert about["model"] == {"name": "file", "path": "/models/file.gguf"}
 
 
 def test_the_users_limits_reach_the_store(opening: Opening) -> None:

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 from gguf import GGUFWriter
 
-from models.engine import Sampling
+from models.engine import ModelInfo, Sampling
 from models.llama import Model
-from models.presets import PRESETS, SamplingChoice
+from models.presets import PRESETS, SamplingChoice, recommended
 from tests.models import tiny_models
 
 
@@ -17,6 +17,36 @@ def test_what_was_given_wins_over_the_preset_and_that_over_the_model() -> None:
     assert SamplingChoice(None, {"top_k": 3}).over(recommended) == Sampling(temperature=0.6, top_k=3, top_p=0.8)
     chosen = SamplingChoice("creative", {"temperature": 0.0, "seed": 7}).over(recommended)
     assert (chosen.temperature, chosen.top_k, chosen.top_p, chosen.seed) == (0.0, 0, 1.0, 7)
+
+
+def test_a_preset_can_be_chosen_for_a_model() -> None:
+    """By its name or that of its file, whatever the case; other models keep what they recommend."""
+    info = make_info("Some Model", "/models/some-model.Q4.gguf", Sampling(temperature=0.6))
+    assert recommended(info, {}) == recommended(info, {"other": "precise"}) == Sampling(temperature=0.6)
+    for name in ("some model", "SOME-model.q4"):
+        assert recommended(info, {name: "precise"}).temperature == PRESETS["precise"]["temperature"]
+
+
+def make_info(name: str, path: str, sampling: Sampling) -> ModelInfo:
+    """Return a loaded model of which only these matter."""
+    return ModelInfo(
+        name=name,
+        path=path,
+        architecture="llama",
+        n_params=1,
+        weights_bytes=1,
+        n_ctx=1,
+        n_ctx_train=1,
+        kv_bytes_per_token=1,
+        flash_attention=False,
+        threads=1,
+        gpu_layers=0,
+        fingerprint="",
+        supports_system=True,
+        kv_note=None,
+        load_s=0.0,
+        sampling=sampling,
+    )
 
 
 def test_presets_are_fields_of_sampling() -> None:

@@ -26,7 +26,10 @@ def test_a_prompt_comes_back_without_the_texts_that_have_runs(prompt: Prompt) ->
     """Roles, runs and new texts arrive; the text of what was tokenized before is not sent."""
     message = protocol.decode(protocol.encode(protocol.prompt_to_json(prompt)))
     expected = Prompt(
-        tuple(Entry(e.role, "" if e.run else e.text, e.run) for e in prompt.entries), store_kv=prompt.store_kv
+        tuple(Entry(e.role, "" if e.run else e.text, e.run) for e in prompt.entries),
+        store_kv=prompt.store_kv,
+        reasoning=prompt.reasoning,
+        may_reason=prompt.may_reason,
     )
     assert protocol.prompt_from_json(message) == expected
 

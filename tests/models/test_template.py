@@ -18,6 +18,7 @@ from models.engine import Role
 from models.errors import ModelError, TemplateError
 from models.formats import known_formats, template_of
 from models.glue import MERGED_SYSTEM_END, Glue
+from models.reasoning import family_in
 from models.template import derive, probe
 
 TEMPLATES = {
@@ -31,14 +32,14 @@ BOS, EOS = "<s>", "</s>"
 TODAY = datetime.date(2026, 3, 14)
 
 NOTES = {
-    "own-text": "begins every conversation with a text of its own",
-    "default": "Without a system prompt the chat template puts its own",
-    "clock": "asks for the time: it is told 2026-03-14",
+    "own-text": "begins every conversation with",
+    "default": "Without a system prompt the template puts its own",
+    "clock": "asks for the date: it is told 2026-03-14",
     "merged": "has no system prompt: one is put into the first message",
     "alternates": "wants each message answered",
-    "opening": "opens a new answer with",
-    "reasoning": "changes the reasoning in earlier answers",
-    "format": "that was named",
+    "opening": "opens earlier answers differently",
+    "reasoning": "stays in the prompt unless stripped",
+    "format": "in the named format",
 }
 """A short name for each note, and words by which it is known."""
 
@@ -54,11 +55,11 @@ class Rules:
 ALL_WHITE = "u:ww a:ww"
 EXPECTED = {
     "chatml": Rules(),
-    "deepseek-r1": Rules("opening reasoning"),
+    "deepseek-r1": Rules("reasoning"),
     "gemma2": Rules("merged alternates", ALL_WHITE),
     "gemma3": Rules("alternates", ALL_WHITE),
     "glm4": Rules("opening reasoning", "a:ww"),
-    "gpt-oss": Rules("own-text clock opening"),
+    "gpt-oss": Rules("own-text clock opening reasoning"),
     "llama2": Rules("merged alternates", ALL_WHITE),
     "llama3": Rules("", f"{ALL_WHITE} s:ww"),
     "llama3.2": Rules("own-text clock", f"{ALL_WHITE} s:ww"),
@@ -68,7 +69,7 @@ EXPECTED = {
     "phi4": Rules(),
     "qwen2.5": Rules("default"),
     "qwen3": Rules("reasoning"),
-    "qwen3-thinking": Rules("opening reasoning"),
+    "qwen3-thinking": Rules("reasoning"),
     "smollm2": Rules("default"),
 }
 
@@ -96,7 +97,7 @@ def derived(template: str) -> Glue:
             raise TemplateError(f"The model's chat template raises an error: {rendering['error'].removesuffix('.')}.")
         return str(rendering["text"])
 
-    return derive(render, bos_token=BOS)
+    return derive(render, bos_token=BOS, family=family_in(template))
 
 
 def as_messages(turns: Sequence[tuple[Role, str]]) -> list[dict[str, str]]:
@@ -176,7 +177,7 @@ def test_a_template_has_the_expected_notes(name: str, glues: dict[str, Glue]) ->
     notes = glues[name].notes
     assert [short_name(note) for note in notes] == EXPECTED[name].notes.split()
     assert glues[name].supports_system == ("merged" not in EXPECTED[name].notes)
-    assert all(note.isprintable() and note.endswith(".") and len(note) < 300 for note in notes)
+    assert all(note.isprintable() and note.endswith(".") and len(note) <= 100 for note in notes)
 
 
 def short_name(note: str) -> str:
@@ -250,16 +251,14 @@ def test_a_default_system_block_stands_before_a_first_user() -> None:
         system_close="<|im_end|>\n",
         system_user="<|im_start|>user\n",
     )
-    assert GLUES["smollm2"].notes == (f"Without a system prompt the chat template puts its own: “{default}”.",)
+    quoted = "You are a helpful AI assistant named Sm…"
+    assert GLUES["smollm2"].notes == (f"Without a system prompt the template puts its own: “{quoted}”.",)
 
 
 def test_a_default_system_block_is_quoted_in_part() -> None:
     """A long one is cut, and marks and line breaks in it are not shown."""
     (note, *_) = GLUES["gpt-oss"].notes
-    assert note == (
-        "The chat template begins every conversation with a text of its own: “You are ChatGPT, a large language model "
-        "trained by OpenAI. Knowledge cutoff: 2024-06 Current date: …”."
-    )
+    assert note == "The template begins every conversation with: “You are ChatGPT, a large language model…”."
 
 
 def test_llama3_prints_bos_and_trims() -> None:
@@ -333,9 +332,10 @@ THOUGHT = "thought\n</think>\n\nanswer"
     ("name", "answer", "dropped", "kept"),
     [
         ("deepseek-r1", THOUGHT, "\n\nanswer", f"<think>\n{THOUGHT}"),
+        ("deepseek-r1", f"<think>{THOUGHT}", "\n\nanswer", f"<think>{THOUGHT}"),
+        ("glm4", f"<think>{THOUGHT}", "\n<think></think>\nanswer", f"<think>{THOUGHT}"),
         ("qwen3-thinking", THOUGHT, "answer", f"<think>\n{THOUGHT}"),
         ("qwen3", f"<think>\n{THOUGHT}", "answer", f"<think>\n{THOUGHT}"),
-        ("glm4", f"<think>{THOUGHT}", "answer", f"<think>{THOUGHT}"),
         ("chatml", f"<think>{THOUGHT}", f"<think>{THOUGHT}", f"<think>{THOUGHT}"),
     ],
 )

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from models.engine import Entry, Event, Finished, Prepared, Prompt, Sampling
-from models.local import LocalEngine, LocalSettings
+from models.loading import LocalSettings
+from models.local import LocalEngine
+from models.tokenruns import answer_glue
 from tests.models.helpers import after, n_ahead, n_new, one
 from tests.models.tiny_models import KINDS, Tokenizer, build
 
@@ -64,12 +66,15 @@ def answered(engine: LocalEngine, prompt: Prompt, seed: int) -> list[Event]:
 def test_twenty_turns_evaluate_no_token_twice(engine: LocalEngine) -> None:
     """Each turn evaluates its message, its glue and nothing of the history, whatever the model has answered."""
     prompt = Prompt((Entry("system", "Be brief."), Entry("user", "Begin.")))
+    start = answer_glue("user", engine._glue, engine._model.tokenize).start
+    assert bool(start) == bool(engine._glue.reasoning_start)
     n_resident = 0
     for turn in range(TURNS):
         events = answered(engine, prompt, seed=turn)
         prepared, finished = one(Prepared, events), one(Finished, events)
+        assert finished.run.body[: len(start)] == start
         if turn:
-            assert prepared.prefilled == n_new(prepared)
+            assert prepared.prefilled == n_new(prepared) + len(start)
             assert (prepared.resident, prepared.restored) == (n_resident + n_ahead(prepared), 0)
         n_resident = sum(len(run.ids) for run in (*prepared.runs, finished.run))
         prompt = after(prompt, events, f"Question {turn}?")

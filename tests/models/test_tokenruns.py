@@ -10,7 +10,7 @@ from models.errors import TemplateError
 from models.glue import Glue
 from models.llama import Model
 from models.template import probe
-from models.tokenruns import assistant_glue, ids_behind_text, opening_ids, tokenize_entries
+from models.tokenruns import answer_glue, ids_behind_text, joined, opening_ids, tokenize_entries
 from tests.models.tiny_models import build
 
 TEMPLATES = {
@@ -50,11 +50,11 @@ def test_the_runs_joined_are_the_rendered_conversation(glues: dict[str, Glue]) -
     """Each entry owns its opening, body and closing; with the answer's opening they are the whole prompt."""
     entries = (Entry("system", "S"), Entry("user", "U"), Entry("assistant", "A"), Entry("user", "V"))
     runs = tokenize_entries(entries, glues["chatml"], tokenize, None)
-    opening, closing = assistant_glue("user", glues["chatml"], tokenize)
+    around = answer_glue("user", glues["chatml"], tokenize)
     assert [spelled(run.body) for run in runs] == ["S", "U", "A", "V"]
-    prompt = [*itertools.chain.from_iterable(run.ids for run in runs), *opening]
+    prompt = [*itertools.chain.from_iterable(run.ids for run in runs), *around.opening]
     assert spelled(prompt) == "Msystem\nSM\nMuser\nUM\nMassistant\nAM\nMuser\nVM\nMassistant\n"
-    assert (spelled(opening), spelled(closing)) == ("Massistant\n", "M\n")
+    assert (spelled(around.opening), around.start, spelled(around.closing)) == ("Massistant\n", (), "M\n")
 
 
 def test_a_run_once_made_is_kept(glues: dict[str, Glue]) -> None:
@@ -80,17 +80,58 @@ def test_a_merged_system_prompt_opens_the_first_user_turn(glues: dict[str, Glue]
 
 
 def test_a_generated_answer_keeps_what_it_was_generated_behind(glues: dict[str, Glue]) -> None:
-    """The `<think>` of a generation prompt is part of the opening; the next message follows the answer as it stands."""
+    """The `<think>` of a generation prompt begins the body; the next message follows the answer as it stands."""
     glue = glues["deepseek-r1"]
-    opening, closing = assistant_glue("user", glue, tokenize)
-    said = tokenize("so</think>yes", False)
-    answer = TokenRun((*opening, *said, *closing), len(opening), len(opening) + len(said))
-    entries = [Entry("user", "a"), Entry("assistant", "so</think>yes", answer), Entry("user", "b")]
+    around = answer_glue("user", glue, tokenize)
+    assert (spelled(around.opening), spelled(around.start)) == ("<｜Assistant｜>", "<think>\n")
+    body = (*around.start, *tokenize("so</think>yes", False))
+    begin = len(around.opening)
+    answer = TokenRun((*around.opening, *body, *around.closing), begin, begin + len(body))
+    entries = [Entry("user", "a"), Entry("assistant", "<think>\nso</think>yes", answer), Entry("user", "b")]
     runs = tokenize_entries(entries, glue, tokenize, None)
     whole = spelled([*itertools.chain.from_iterable(run.ids for run in runs)])
     assert whole == "B<｜User｜>a<｜Assistant｜><think>\nso</think>yes<｜end▁of▁sentence｜><｜User｜>b"
-    imported = tokenize_entries([*entries[:1], Entry("assistant", "so</think>yes")], glue, tokenize, None)
+    imported = tokenize_entries([*entries[:1], Entry("assistant", "<think>\nso</think>yes")], glue, tokenize, None)
     assert imported[1] == answer
+
+
+def test_an_imported_answer_that_only_ends_its_reasoning_goes_on_behind_the_start(glues: dict[str, Glue]) -> None:
+    """The tokens are those of one that has it; the mark belongs to the opening then, as the text does not have it."""
+    entries = [Entry("user", "a"), Entry("assistant", "so</think>yes")]
+    run = tokenize_entries(entries, glues["deepseek-r1"], tokenize, None)[1]
+    assert spelled(run.ids) == "<｜Assistant｜><think>\nso</think>yes<｜end▁of▁sentence｜>"
+    assert spelled(run.body) == "so</think>yes"
+    plain = tokenize_entries([*entries[:1], Entry("assistant", "yes")], glues["deepseek-r1"], tokenize, None)[1]
+    assert spelled(plain.ids) == "<｜Assistant｜>yes<｜end▁of▁sentence｜>"
+
+
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [
+        ("deepseek-r1", "<think>\n</think>\n\n"),
+        ("qwen3-thinking", "<think>\n</think>\n\n"),
+        ("qwen3", ""),
+        ("gpt-oss", "<|channel|>final<|message|>"),
+        ("chatml", ""),
+    ],
+)
+def test_an_answer_that_may_not_reason_begins_with_the_end_of_it(name: str, start: str, glues: dict[str, Glue]) -> None:
+    """What the prompt has begun is ended at once, as part of the answer; an answer's own channel is named."""
+    around = answer_glue("user", glues[name], tokenize, has_grammar=True)
+    assert spelled(around.start) == start
+    assert around.opening == answer_glue("user", glues[name], tokenize).opening
+
+
+def test_a_mark_that_shares_a_token_with_the_opening_stays_there(glues: dict[str, Glue]) -> None:
+    """The tokens of the generation prompt are those of its text, whatever the tokenizer makes of it."""
+    glue = glues["qwen3-thinking"]
+
+    def joining(text: str, special: bool) -> list[int]:
+        ids = tokenize(text.replace("\n<think>", "\0"), special)
+        return [9999 if token == 0 else token for token in ids]
+
+    around = answer_glue("user", glue, joining)
+    assert (around.opening, around.start) == (tuple(joining(glue.assistant, True)), ())
 
 
 def test_orders_of_roles_without_a_text_are_an_error(glues: dict[str, Glue]) -> None:
@@ -212,7 +253,8 @@ def test_tokenized_apart_is_tokenized_as_a_whole(
         previous = role
     text += glue.opening("user", "assistant")
     runs = tokenize_entries([Entry(*turn) for turn in TALK], glue, model.tokenize, model.bos_to_add)
-    ids = [token for run in runs for token in run.ids] + [*assistant_glue("user", glue, model.tokenize)[0]]
+    around = answer_glue("user", glue, model.tokenize)
+    ids = [*joined(runs), *around.opening, *around.start]
     assert ids == whole_ids(model, text)
 
 

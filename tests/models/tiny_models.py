@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -46,15 +47,25 @@ Tokenizer = Literal["bpe", "spm", "user defined"]
 """Byte-level BPE; SentencePiece, which wants a BOS and puts a space before each text; BPE whose marks are no control
 tokens but ones found in any text."""
 
+Extra: TypeAlias = tuple[str, TokenType]
+"""One more token of a byte-level BPE vocabulary: its text, and what it is."""
+
 Array: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.float32]]"
 
 
-def build(kind: str, folder: Path, *, template: str | None = TEMPLATE, tokenizer: Tokenizer = "bpe") -> Path:
-    """Write the model of a kind of memory, the same bytes each time; returns its path."""
+def build(
+    kind: str,
+    folder: Path,
+    *,
+    template: str | None = TEMPLATE,
+    tokenizer: Tokenizer = "bpe",
+    extra: Sequence[Extra] = (),
+) -> Path:
+    """Write the model of a kind of memory, the same bytes each time; returns its path. `extra` tokens come last."""
     arch = _ARCHITECTURES[kind]
     name = f"tiny-{kind.replace(' ', '-')}"
-    if (template, tokenizer) != (TEMPLATE, "bpe"):
-        name += "-" + hashlib.sha256(f"{template} {tokenizer}".encode()).hexdigest()[:12]
+    if (template, tokenizer, tuple(extra)) != (TEMPLATE, "bpe", ()):
+        name += "-" + hashlib.sha256(f"{template} {tokenizer} {extra}".encode()).hexdigest()[:12]
     path = folder / f"{name}.gguf"
     is_hybrid = arch == "lfm2"
     n_layers = 6 if kind == "sliding window" else 4
@@ -64,7 +75,7 @@ def build(kind: str, folder: Path, *, template: str | None = TEMPLATE, tokenizer
     writer.add_embedding_length(_EMBD)
     writer.add_block_count(n_layers)
     writer.add_layer_norm_rms_eps(1e-5)
-    n_vocab = _add_spm_vocabulary(writer) if tokenizer == "spm" else _add_vocabulary(writer, tokenizer)
+    n_vocab = _add_spm_vocabulary(writer) if tokenizer == "spm" else _add_vocabulary(writer, tokenizer, extra)
     if template is not None:
         writer.add_chat_template(template)
     random = _Random(list(_ARCHITECTURES).index(kind))
@@ -210,14 +221,21 @@ def _tokens() -> list[str]:
     return [*CONTROL, *_byte_characters(), *("".join(merge.split()) for merge in _MERGES.split(", "))]
 
 
-def _add_vocabulary(writer: GGUFWriter, tokenizer: Tokenizer) -> int:
-    tokens = _tokens()
+def _add_vocabulary(writer: GGUFWriter, tokenizer: Tokenizer, extra: Sequence[Extra]) -> int:
+    characters = _byte_characters()
+    plain = _tokens()
+    # Only ordinary tokens are written in the characters that stand for bytes.
+    tokens = [
+        *plain,
+        *("".join(characters[b] for b in text.encode()) if of == TokenType.NORMAL else text for text, of in extra),
+    ]
     marks = TokenType.USER_DEFINED if tokenizer == "user defined" else TokenType.CONTROL
     writer.add_vocab_size(len(tokens))
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list(tokens)
-    writer.add_token_types([marks] * len(CONTROL) + [TokenType.NORMAL] * (len(tokens) - len(CONTROL)))
+    ordinary = [TokenType.NORMAL] * (len(plain) - len(CONTROL))
+    writer.add_token_types([marks] * len(CONTROL) + ordinary + [of for _text, of in extra])
     writer.add_token_merges(_MERGES.split(", "))
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
