@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from chatapp.config import Settings
-    from models.engine import Engine
+    from models.engine import Engine, ModelInfo
     from models.fake import FakeDisk
+    from models.switch import EngineSwitch
+    from sessions.conversation import ModelRef
+    from sessions.loading import Shelf
     from sessions.purge import ForgetKV
 
 
@@ -48,6 +51,41 @@ def make_engine(settings: Settings) -> Engine:
         loras=settings.loras,
         chat_format=settings.chat_format,
     )
+
+
+def make_switch(settings: Settings) -> EngineSwitch:
+    """Return an engine that can exchange its model; `ModelError` when there is no model to begin with."""
+    from models.switch import Choice, EngineSwitch
+
+    def make(choice: Choice) -> Engine:
+        return make_engine(replace(settings, model=choice.path or settings.model, n_ctx=choice.n_ctx or settings.n_ctx))
+
+    path = settings.data_dir / "fake.gguf" if _is_fake(settings) else model_path(settings).resolve()
+    return EngineSwitch(make, Choice(path))
+
+
+def make_shelf(settings: Settings) -> Shelf:
+    """Return where conversations find their models again."""
+    from sessions.loading import Shelf
+
+    if _is_fake(settings):
+        from models.fake import weights_of
+
+        fake = settings.data_dir / "fake.gguf"
+        return Shelf(lambda model: fake if model.weights == weights_of("fake") else None)
+
+    # What looks into model files is imported when it is asked: the window does not wait for it.
+    def find(model: ModelRef) -> Path | None:
+        from chatapp import shelf
+
+        return shelf.find(settings, model)
+
+    def lack(path: Path | None, n_ctx: int | None, loaded: ModelInfo | None) -> str | None:
+        from chatapp import shelf
+
+        return shelf.lack(settings, path, n_ctx, loaded)
+
+    return Shelf(find, lack)
 
 
 def model_path(settings: Settings) -> Path:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from models.engine import Entry
-from sessions.conversation import Message
+from models.engine import Entry, Prompt
+from models.reasoning import answer_of
+from sessions.conversation import Message, ReasoningPolicy
 
 
 def prompt_messages(messages: Sequence[Message]) -> list[Message]:
@@ -32,9 +33,24 @@ def open_question(messages: Sequence[Message]) -> Message | None:
     return last if last and last.role == "user" and last.status != "failed" else None
 
 
-def entries(messages: Sequence[Message]) -> tuple[Entry, ...]:
-    """Return messages as prompt entries, with the token runs they have."""
-    return tuple(Entry(message.role, message.text, message.run) for message in messages)
+def prompt_of(messages: Sequence[Message], policy: ReasoningPolicy, *, continues: Message | None = None) -> Prompt:
+    """Return messages as a prompt, with the token runs they have.
+
+    Where the reasoning in answers is to be stripped, an answer that has no run yet is given without it. `continues` is
+    an answer that is to go on behind them, with its reasoning: its tokens are those of its text if that was stripped.
+    """
+    entries = [
+        Entry(
+            message.role,
+            answer_of(message.text) if (message.role, policy) == ("assistant", "strip") else message.text,
+            message.run,
+        )
+        for message in messages
+    ]
+    if continues:
+        is_whole = policy == "keep" or continues.text == answer_of(continues.text)
+        entries.append(Entry("assistant", continues.text, continues.run if is_whole else None))
+    return Prompt(tuple(entries), reasoning=policy)
 
 
 def title_of(text: str, limit: int = 80) -> str:

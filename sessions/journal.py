@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Self
 from filelock import FileLock, Timeout
 
 from models.engine import TokenRun
-from sessions.conversation import Message
+from models.reasoning import block_of
+from sessions.conversation import Message, ModelRef, ReasoningPolicy
 from sessions.errors import BadRequest, StoreError
 from sessions.files import make_private_file, sync_folder
 
@@ -31,21 +32,33 @@ SYNC_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """An unfinished answer. `runs` are those of prompt messages (by id) that the store does not have yet."""
+    """An unfinished answer. `runs` are those of prompt messages (by id) that the store does not have yet.
+
+    `model` is whose tokens these are, `continues` the stored answer that goes on: `text` and `ids` begin with its own.
+    `reasoning` is what later prompts contain of it.
+    """
 
     session_id: str
     question_id: int
     runs: Mapping[int, TokenRun]
     opening: tuple[int, ...]
     closing: tuple[int, ...]
+    model: ModelRef | None = None
     text: str = ""
     ids: tuple[int, ...] = ()
+    continues: int | None = None
+    reasoning: ReasoningPolicy = "keep"
 
     @property
     def run(self) -> TokenRun:
         """The answer's tokens as they would stand in the KV cache if it ended here."""
         start = len(self.opening)
         return TokenRun((*self.opening, *self.ids, *self.closing), start, start + len(self.ids))
+
+    @property
+    def kept_run(self) -> TokenRun | None:
+        """The tokens that later prompts contain; None where they are those of the text without its reasoning."""
+        return None if self.reasoning == "strip" and block_of(self.text).end else self.run
 
 
 class Journal:
@@ -89,6 +102,9 @@ class Journal:
             "runs": [[key, list(run.ids), run.body_start, run.body_end] for key, run in partial.runs.items()],
             "opening": list(partial.opening),
             "closing": list(partial.closing),
+            "model": asdict(partial.model) if partial.model else None,
+            "continues": partial.continues,
+            "reasoning": partial.reasoning,
         }
         try:
             make_private_file(self.path)
@@ -165,6 +181,17 @@ def recover_one(store: Store, session_id: str) -> Message | None:
         return None
 
 
+def peek(folder: Path, session_id: str) -> Partial | None:
+    """Return the answer that is being written in a conversation, by whichever process, as far as it is on disk.
+
+    None where none is. An answer whose process has died looks the same until `recover` has stored it.
+    """
+    try:
+        return parse((folder / f"{session_id}.jsonl").read_bytes())
+    except OSError:
+        return None
+
+
 def settle(store: Store, journal: Journal) -> Message | None:
     """Store what an earlier holder of this journal left behind, and delete it."""
     try:
@@ -173,11 +200,27 @@ def settle(store: Store, journal: Journal) -> Message | None:
         return None
     except OSError as error:
         raise StoreError(f"{journal.path} cannot be read ({(error.strerror or '').lower()}).") from error
-    message = None
-    if partial and _is_unanswered(store, partial):
-        message = store.add_answer(partial.session_id, partial.text, "interrupted", run=partial.run, runs=partial.runs)
+    message = _recovered(store, partial) if partial else None
     journal.discard()
     return message
+
+
+def _recovered(store: Store, partial: Partial) -> Message | None:
+    """Store an unfinished answer, unless its program ended only between the answer's transaction and this."""
+    found = store.message(partial.question_id if partial.continues is None else partial.continues)
+    if found is None or found.session_id != partial.session_id:
+        return None
+    if partial.continues is not None:
+        if len(partial.text) <= len(found.text):
+            return None
+        return store.extend_answer(
+            found, partial.text, "interrupted", run=partial.kept_run, runs=partial.runs, model=partial.model
+        )
+    if found.role != "user" or not store.waits(found):
+        return None
+    return store.add_answer(
+        found, partial.text, "interrupted", run=partial.kept_run, runs=partial.runs, model=partial.model
+    )
 
 
 def parse(content: bytes) -> Partial | None:
@@ -191,6 +234,9 @@ def parse(content: bytes) -> Partial | None:
             runs={int(key): TokenRun(_ids(run), int(a), int(b)) for key, run, a, b in header["runs"]},
             opening=_ids(header["opening"]),
             closing=_ids(header["closing"]),
+            model=_model(header.get("model")),
+            continues=_number(header.get("continues")),
+            reasoning="strip" if header.get("reasoning") == "strip" else "keep",
         )
     except (KeyError, TypeError, ValueError):
         return None
@@ -214,10 +260,14 @@ def _ids(value: list[object]) -> tuple[int, ...]:
     return ids
 
 
-def _is_unanswered(store: Store, partial: Partial) -> bool:
-    """True while the question is the last word; else its answer was stored, or all was deleted."""
-    messages = store.messages(partial.session_id)
-    return bool(messages) and messages[-1].id == partial.question_id and messages[-1].role == "user"
+def _number(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _model(value: Any) -> ModelRef | None:
+    if value is None:
+        return None
+    return ModelRef(str(value["weights"]), str(value["name"]), str(value["path"]), int(value["n_bytes"]))
 
 
 def _line(value: Mapping[str, Any]) -> bytes:

@@ -1,11 +1,13 @@
-"""Deletes a conversation for good: its text, its journal, and the KV no other conversation reaches."""
+"""Deletes conversations for good: their text, their journals, and the KV no other conversation reaches."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from sessions.errors import BadRequest, SessionNotFound
 from sessions.journal import Journal
 
 if TYPE_CHECKING:
@@ -13,6 +15,11 @@ if TYPE_CHECKING:
 
 ForgetKV = Callable[[list[str], list[str]], None]
 """Deletes KV segments no living conversation reaches: (tips of deleted conversations, tips of all others), hex keys."""
+
+TRASH_S = 30 * 86_400.0
+"""How long a conversation stays in the trash."""
+_AT_ONCE = 100
+"""Each has a lock that is an open file until it is deleted."""
 
 
 def forget_nothing(dead: list[str], alive: list[str]) -> None:
@@ -29,6 +36,49 @@ def delete_forever(store: Store, session_id: str, forget_kv: ForgetKV) -> None:
         store.purge(session_id)
         journal.remove()
     forget_dead(store, forget_kv)
+
+
+def expire(store: Store, forget_kv: ForgetKV, now: float) -> list[str]:
+    """Delete for good what has been in the trash for `TRASH_S`; return the ids. Costs nothing where there is none.
+
+    `now` is the time (epoch s). What is being answered in another process stays until the next time.
+    """
+    return empty_trash(store, forget_kv, before=now - TRASH_S)
+
+
+def empty_trash(store: Store, forget_kv: ForgetKV, *, before: float = float("inf")) -> list[str]:
+    """Delete for good what was moved to the trash before a moment (epoch s), but what is being answered; return ids."""
+    found = store.trashed(before=before)
+    deleted = [
+        session_id
+        for start in range(0, len(found), _AT_ONCE)
+        for session_id in _purge_trashed(store, found[start : start + _AT_ONCE], before)
+    ]
+    if deleted:
+        forget_dead(store, forget_kv)
+    return deleted
+
+
+def _purge_trashed(store: Store, session_ids: Sequence[str], before: float) -> list[str]:
+    with ExitStack() as held:
+        journals: dict[str, Journal] = {}
+        for session_id in session_ids:
+            try:
+                journal = Journal(store.journal_dir, session_id, monotonic=time.monotonic)
+            except BadRequest:
+                continue
+            journals[session_id] = held.enter_context(journal)
+        # What was taken out of the trash meanwhile stays.
+        gone = [session_id for session_id in store.trashed(before=before) if session_id in journals]
+        if not gone:
+            return []
+        try:
+            store.purge(*gone)
+        except SessionNotFound:
+            return []  # another process was faster
+        for session_id in gone:
+            journals[session_id].remove()
+    return gone
 
 
 def forget_dead(store: Store, forget_kv: ForgetKV) -> None:

@@ -21,11 +21,12 @@ from models.engine import (
     Sampling,
     Stored,
     TokenRun,
+    TurnStats,
 )
 from models.errors import EngineError
-from sessions.conversation import Message, MessageStatus
+from sessions.conversation import Message, MessageStatus, ModelRef, ReasoningPolicy, model_ref
 from sessions.errors import BadRequest
-from sessions.history import entries
+from sessions.history import prompt_of
 from sessions.hygiene import tidy
 from sessions.journal import Journal, Partial
 
@@ -42,11 +43,20 @@ STATUS_OF: dict[FinishReason, MessageStatus] = {
 """The status of an answer, by why it ended."""
 
 
-def checked(text: str) -> str:
-    """Return a question as it is stored: by the rule of `hygiene`, not empty. Raises `BadRequest`."""
+LONGEST_CHARS = 4_000_000
+"""Longest message: several times what any context holds, and not yet a strain on the disk and the pipe."""
+
+
+def checked(text: str, what: str = "message") -> str:
+    """Return a question (or `what` it is) as it is stored: by the rule of `hygiene`, not empty. Raises `BadRequest`."""
+    if len(text) > LONGEST_CHARS:
+        raise BadRequest(
+            f"The {what} has {len(text):,} characters, which no context holds: send a part of it, "
+            f"at most {LONGEST_CHARS:,}."
+        )
     text, _ = tidy(text)
     if not text.strip():
-        raise BadRequest("The message is empty.")
+        raise BadRequest(f"The {what} is empty.")
     return text
 
 
@@ -117,13 +127,24 @@ class Turn:
         journal: Journal,
         messages: Sequence[Message],
         *,
+        policy: ReasoningPolicy = "keep",
+        continues: Message | None = None,
+        head: int | None = None,
         monotonic: Callable[[], float],
     ) -> None:
+        """The last of `messages` is the question; `continues` is its answer so far, if that is to go on.
+
+        `head` is what the shown branch ended with, if the question was there before: should nothing be said, it ends
+        with that again.
+        """
         self._store = store
         self._engine = engine
         self._journal = journal
         self._messages = messages
         self._question = messages[-1]
+        self._policy: ReasoningPolicy = policy
+        self._continues = continues
+        self._head = head
         self._monotonic = monotonic
         self._partial: Partial | None = None
         self._text: list[str] = []
@@ -139,7 +160,7 @@ class Turn:
 
     async def events(self, sampling: Sampling, *, asked_at: float) -> AsyncGenerator[Event, None]:
         """Yield the engine's events, each after the store or the journal knows what it says."""
-        prompt = Prompt(entries(self._messages))
+        prompt = prompt_of(self._messages, self._policy, continues=self._continues)
         events = answer(self._engine, prompt, sampling, asked_at=asked_at, monotonic=self._monotonic)
         try:
             async for event in events:
@@ -160,12 +181,16 @@ class Turn:
     def _take(self, event: Event) -> None:
         match event:
             case Prepared():
+                info = self._engine.info
                 self._partial = Partial(
                     self.session_id,
                     self._question.id,
                     missing_runs(self._messages, event),
                     event.opening,
                     event.closing,
+                    model_ref(info) if info else None,
+                    continues=self._continues.id if self._continues else None,
+                    reasoning=self._policy,
                 )
                 self._journal.begin(self._partial)
             case Piece():
@@ -175,28 +200,21 @@ class Turn:
             case Finished():
                 self._finish(event)
             case Stored() if self._answer:
-                self._store.record_kv(self.session_id, fingerprint=event.fingerprint, tip=event.tip)
+                self._store.record_kv(self.session_id, self._answer.id, fingerprint=event.fingerprint, tip=event.tip)
                 self._store.record_kv_bytes(self._answer.id, event.kv_bytes_written)
             case Failed() if not self.is_settled:
                 self._fail(event)
 
     def _finish(self, event: Finished) -> None:
-        info = self._engine.info
-        self._answer = self._store.add_answer(
-            self.session_id,
-            event.text,
-            STATUS_OF[event.reason],
-            run=event.run if event.run.ids else None,
-            stats=event.stats,
-            runs=self._partial.runs if self._partial else {},
-            model=info.name if info else None,
-        )
-        self._settle()
+        # The process may be gone by now, and what it was with it.
+        model = self._partial.model if self._partial else None
+        run = event.run if event.run.ids else None
+        self._add(event.text, STATUS_OF[event.reason], run, model, event.stats)
 
     def _fail(self, event: Failed) -> None:
         if self._ids or any(self._text):
             self._keep("interrupted")
-        elif event.kind == "too_long":
+        elif event.kind == "too_long" and self._head is None and self._continues is None:
             self._store.mark_failed(self._question.id)
             self._settle()
         else:
@@ -208,14 +226,25 @@ class Turn:
 
     def _keep(self, status: MessageStatus) -> None:
         """Store what was said so far."""
-        partial = self._partial and replace(self._partial, ids=tuple(self._ids))
-        self._answer = self._store.add_answer(
-            self.session_id,
-            "".join(self._text),
-            status,
-            run=partial.run if partial else None,
-            runs=partial.runs if partial else {},
-        )
+        text = "".join(self._text)
+        partial = replace(self._partial, text=text, ids=tuple(self._ids)) if self._partial else None
+        run, model = (partial.kept_run, partial.model) if partial else (None, None)
+        self._add(text, status, run, model, None)
+
+    def _add(
+        self, text: str, status: MessageStatus, run: TokenRun | None, model: ModelRef | None, stats: TurnStats | None
+    ) -> None:
+        """Store the answer; one that went on takes the place of what it was, unless it is no longer than that."""
+        runs = self._partial.runs if self._partial else {}
+        before = self._continues
+        if self._head is not None and not text and status != "complete":
+            self._store.set_head(self.session_id, self._head)
+        elif before is None:
+            self._answer = self._store.add_answer(
+                self._question, text, status, run=run, runs=runs, model=model, stats=stats
+            )
+        elif len(text) > len(before.text) or status == "complete":
+            self._answer = self._store.extend_answer(before, text, status, run=run, runs=runs, model=model, stats=stats)
         self._settle()
 
     def _settle(self) -> None:

@@ -37,8 +37,8 @@ def main() -> None:
     store = Store(root / "data", make_room=lambda n_bytes: give_way(root, n_bytes))
     session = store.create_session(system="Be brief.")
     for n in range(20):
-        store.add_question(session.id, f"question {n} " * 2_000, title="")
-        store.add_answer(session.id, "answer", "complete", run=None)
+        question = store.add_question(session.id, f"question {n} " * 2_000, title="")
+        store.add_answer(question, "answer", "complete", run=None)
     print(
         json.dumps(
             {

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from models.engine import Role
 from sessions.conversation import Message, MessageStatus
-from sessions.history import entries, open_question, prompt_messages, title_of
+from sessions.history import open_question, prompt_messages, prompt_of, title_of
 
 
 def message(role: Role, status: MessageStatus = "complete", text: str = "") -> Message:
@@ -20,7 +20,7 @@ def test_whole_turns_count() -> None:
     """System prompt and finished turns stay as they are."""
     history = [SYSTEM, ASKED, ANSWERED, ASKED, message("assistant", "interrupted")]
     assert prompt_messages(history) == history
-    assert [entry.role for entry in entries(history)] == [one.role for one in history]
+    assert [entry.role for entry in prompt_of(history, "keep").entries] == [one.role for one in history]
 
 
 def test_failed_turns_are_left_out() -> None:

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.engine import TokenRun
-from sessions.conversation import Message, Session
+from sessions.conversation import Message, ModelRef, Session
+from sessions.conversations import Conversations
 from sessions.errors import BadRequest
 from sessions.journal import Journal, Partial, parse, recover
 from sessions.store import Store
@@ -16,6 +18,7 @@ from tests.sessions.helpers import Clock
 
 ROOT = Path(__file__).parents[2]
 RUN = TokenRun((9, 1, 8), 1, 2)
+MODEL = ModelRef("aa", "tiny", "/tiny.gguf", 5)
 
 
 @pytest.fixture
@@ -33,7 +36,7 @@ def question(store: Store, session: Session) -> Message:
 def write(store: Store, question: Message, *pieces: str, clock: Clock | None = None) -> None:
     """Journal an answer and leave it, as a process does that is killed."""
     with Journal(store.journal_dir, question.session_id, monotonic=clock or Clock(step=1)) as journal:
-        journal.begin(Partial(question.session_id, question.id, {question.id: RUN}, (7,), (8,)))
+        journal.begin(Partial(question.session_id, question.id, {question.id: RUN}, (7,), (8,), MODEL))
         for piece in pieces:
             journal.add(piece, tuple(piece.encode()))
 
@@ -46,6 +49,7 @@ def test_an_abandoned_answer_is_recovered(store: Store, question: Message) -> No
     assert answer.run == TokenRun((7, *b"because", 8), 1, 8)
     asked, answered = store.messages(question.session_id)
     assert (asked.run, answered) == (RUN, answer)
+    assert store.session(question.session_id).model == MODEL
     assert list(store.journal_dir.glob("*.jsonl")) == []
 
 
@@ -169,3 +173,28 @@ def test_a_full_disk_ends_only_the_journalling(
         monkeypatch.setattr("sessions.journal.os.write", refuse)
         journal.add("text", (1,))
         journal.add("more", (2,))
+
+
+def test_others_can_read_along(store: Store, question: Message) -> None:
+    """While an answer is written, its text so far is there for everybody; before and after there is none."""
+    conversations = Conversations(store)
+    assert conversations.answer_elsewhere(question.session_id) is None
+    with Journal(store.journal_dir, question.session_id, monotonic=Clock(step=1)) as journal:
+        journal.begin(Partial(question.session_id, question.id, {}, (), ()))
+        journal.add("so far", (1, 2))
+        found = conversations.answer_elsewhere(question.session_id)
+        assert found is not None
+        assert (found.question_id, found.text) == (question.id, "so far")
+        journal.discard()
+    assert conversations.answer_elsewhere(question.session_id) is None
+
+
+def test_what_others_write_is_noticed(store: Store) -> None:
+    """The version changes with what another connection writes, and not with the own writes."""
+    conversations = Conversations(store)
+    before = conversations.version
+    store.create_session()
+    assert conversations.version == before
+    with closing(Store(store.path.parent)) as other:
+        other.create_session()
+    assert conversations.version != before

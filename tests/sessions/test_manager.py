@@ -17,8 +17,8 @@ from models.engine import (
     TokenRun,
 )
 from models.errors import EngineDied
-from models.fake import KV_BYTES_PER_TOKEN
-from sessions.conversation import Session
+from models.fake import KV_BYTES_PER_TOKEN, weights_of
+from sessions.conversation import ModelRef, Session
 from sessions.errors import BadRequest, SessionClosed, SessionNotFound, StoreError
 from sessions.journal import Journal, recover
 from sessions.manager import SessionManager
@@ -61,7 +61,7 @@ async def test_the_answer_has_its_tokens_and_stats(store: Store, session: Sessio
     assert answered.stats
     assert answered.stats.ttft_s == finished.stats.ttft_s == 0.5
     assert answered.stats.kv_bytes_written == 9 * KV_BYTES_PER_TOKEN
-    assert store.session(session.id).model == "fake"
+    assert store.session(session.id).model == ModelRef(weights_of("fake"), "fake", "", 0)
 
 
 async def test_the_prompt_is_made_of_stored_tokens(store: Store) -> None:

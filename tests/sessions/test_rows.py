@@ -24,10 +24,12 @@ def test_token_ids_and_stats_come_back(ids: list[int], ttft_s: float | None, rea
         "status": "complete",
         "created_at": 0.0,
         "text": "x",
+        "parent_id": None,
         "body_start": 0,
         "body_end": len(ids),
         "ids": ids_to_blob(ids),
         "stats": stats_to_json(stats),
+        "attachments": None,
     }
     message = to_message(row)
     assert (message.run, message.stats) == (TokenRun(tuple(ids), 0, len(ids)), stats)
@@ -35,5 +37,5 @@ def test_token_ids_and_stats_come_back(ids: list[int], ttft_s: float | None, rea
 
 def test_stats_of_other_versions_are_read() -> None:
     """A field that is unknown here is ignored, one that is missing is unknown."""
-    row = dict.fromkeys(("id", "session_id", "role", "status", "created_at", "text", "ids"))
+    row = dict.fromkeys(("id", "session_id", "role", "status", "created_at", "text", "parent_id", "ids", "attachments"))
     assert to_message({**row, "stats": '{"ttft_s": 1.5, "later": 1}'}).stats == TurnStats(ttft_s=1.5)
