@@ -8,8 +8,11 @@ from __future__ import annotations
 import io
 import os
 import sys
+from pathlib import Path
+from typing import TextIO
 
 import click
+from click.exceptions import NoArgsIsHelpError
 
 from chatapp.cli import cli
 from chatapp.config import DEBUG, is_debug
@@ -23,8 +26,7 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run `chatapp` and exit."""
-    _be_writable(sys.stdout)
-    _be_writable(sys.stderr)
+    sys.stdout, sys.stderr = _writable(sys.stdout), _writable(sys.stderr)
     sys.exit(_run())
 
 
@@ -32,6 +34,9 @@ def _run() -> int:
     try:
         code = cli.main(prog_name="chatapp", standalone_mode=False)
         sys.stdout.flush()
+    except NoArgsIsHelpError as error:
+        print(error.format_message(), file=sys.stderr)
+        return error.exit_code
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "chatapp"
         return _fail(f"{error.format_message()} (`{command} --help` shows how.)", error.exit_code)
@@ -60,10 +65,16 @@ def _fail(message: str, code: int = FAILED) -> int:
     return code
 
 
-def _be_writable(stream: object) -> None:
-    """Replace what the stream's encoding cannot say instead of failing in the middle of an answer."""
+def _writable(stream: TextIO | None) -> TextIO:
+    """A stream that replaces what its encoding cannot say, instead of failing in the middle of an answer.
+
+    One that was closed by whoever started the program takes everything and keeps nothing.
+    """
+    if stream is None:
+        return Path(os.devnull).open("w", encoding="utf-8")
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="replace")
+    return stream
 
 
 if __name__ == "__main__":

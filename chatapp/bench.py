@@ -32,7 +32,7 @@ from models.engine import (
 )
 from models.errors import EngineError
 from models.kvsettings import DEFAULT_KV
-from sessions.history import entries, prompt_messages
+from sessions.history import prompt_messages, prompt_of
 from sessions.manager import SessionManager
 from sessions.store import Store
 
@@ -212,7 +212,7 @@ async def _converse(store: Store, engine: Engine, n_tokens: int) -> tuple[tuple[
 
 
 def _history(manager: SessionManager, session_id: str) -> tuple[Entry, ...]:
-    return entries(prompt_messages(manager.messages(session_id)))
+    return prompt_of(prompt_messages(manager.messages(session_id)), "keep").entries
 
 
 async def _collect(

@@ -15,6 +15,7 @@ from chatapp.engines import make_engine
 from chatapp.objects import stats_object
 from chatapp.oneshot import load
 from models.presets import SamplingChoice
+from models.reasoning import answer_of, reasoning_of
 from sessions.batch import Answered, answer_rows
 
 SOME_FAILED = 3
@@ -30,7 +31,7 @@ async def run_batch(
     narrator = Narrator()
     engine = make_engine(settings)
     try:
-        effective = sampling.over(await load(engine, narrator))
+        effective = sampling.over(await load(settings, engine, narrator))
         n_rows = n_failed = n_replaced = n_lost = 0
         with click.open_file(output, "w", encoding="utf-8") as file:
             rows = answer_rows(engine, source, effective, system=system, monotonic=time.monotonic)
@@ -48,7 +49,7 @@ async def run_batch(
             narrator.notice(replaced_notice(n_replaced))
         if n_lost:
             narrator.notice(lost_notice(n_lost))
-        narrator.notice(f"{n_rows} rows, {n_failed} failed.")
+        narrator.notice(f"{n_rows:,} row{'s' if n_rows != 1 else ''}, {n_failed:,} failed.")
     finally:
         narrator.clear()
         await engine.close()
@@ -60,7 +61,8 @@ def row_object(row: Answered) -> dict[str, Any]:
     return {
         "id": row.id,
         "line": row.line,
-        "text": row.text,
+        "text": answer_of(row.text),
+        "reasoning": reasoning_of(row.text) or None,
         "token_ids": list(row.token_ids),
         "status": row.status,
         "error": row.error,

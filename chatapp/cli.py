@@ -4,73 +4,64 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from chatapp.config import ConfigError, Settings, load_settings
+from chatapp.cli_stats import stats
+from chatapp.options import engine_options, json_option, sampling_options, scrubbed, settings_of, store_of
 
 if TYPE_CHECKING:
+    from chatapp.config import Settings
     from models.presets import SamplingChoice
-    from sessions.conversation import Session
-    from sessions.store import Store
-
-F = TypeVar("F", bound=Callable[..., Any])
-SOME_ROWS_FAILED = 3
 
 
-def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
-    def decorate(function: F) -> F:
-        for option in reversed(options):
-            function = option(function)
-        return function
+class Program(click.Group):
+    """The program's own commands, and groups of commands that stand in modules of their own."""
 
-    return decorate
+    GROUPS: ClassVar[Mapping[str, str]] = {
+        "kv": "See, check and delete the KV that is kept on disk.",
+        "models": "List, describe, add, fetch and remove models.",
+        "prompts": "Keep system prompts under names; `--system @NAME` uses one.",
+        "sessions": "List, search, change and delete conversations.",
+    }
+    """Names and what `--help` says of them, so that it need not import them."""
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return all names in alphabetical order."""
+        return sorted([*self.GROUPS, *super().list_commands(ctx)])
 
-folder_options = _options(
-    click.option("--data-dir", type=click.Path(path_type=Path), help="Folder of the conversations."),
-    click.option("--cache-dir", type=click.Path(path_type=Path), help="Folder of what can be computed again."),
-    click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Settings in TOML."),
-    click.option("--engine", hidden=True),
-)
-engine_options = _options(
-    click.option("--model", metavar="MODEL", help="GGUF file, or a name `models list` shows."),
-    click.option("--ctx", type=click.IntRange(min=1), help="Context size in tokens."),
-    click.option("--gpu-layers", type=click.IntRange(min=-1), help="Layers on the GPU; -1: all. Default: 0."),
-    click.option("--threads", type=click.IntRange(min=1), help="CPU threads; default: the measured best."),
-    click.option("--flash-attention", type=click.Choice(["auto", "on", "off"]), help="Default: auto, measured."),
-    click.option("--chat-format", metavar="NAME", help="For a model without a chat template: chatml, llama3, ..."),
-    click.option("--kv/--no-kv", default=None, help="Keep KV on disk, or not. Default: --kv."),
-    click.option("--kv-budget", metavar="SIZE", help="At most so much KV on disk, such as 20GiB."),
-    click.option("--kv-type", type=click.Choice(["f16", "q8_0"]), help="Precision of KV. Default: f16."),
-    click.option("--lora", multiple=True, metavar="PATH[=SCALE]", help="LoRA adapter; may be repeated."),
-    folder_options,
-)
-fit_options = _options(
-    click.option("--ctx", type=click.IntRange(min=1), help="Context size in tokens."),
-    click.option("--kv-type", type=click.Choice(["f16", "q8_0"]), help="Precision of KV. Default: f16."),
-)
-sampling_options = _options(
-    click.option("--preset", type=click.Choice(["precise", "balanced", "creative"]), help="Values for all below."),
-    click.option("--temperature", type=click.FloatRange(min=0), help="0 always takes the likeliest token."),
-    click.option("--top-k", type=click.IntRange(min=0), help="Choose among the K likeliest; 0: off."),
-    click.option("--top-p", type=click.FloatRange(0, 1), help="Choose among the likeliest of mass P; 1: off."),
-    click.option("--min-p", type=click.FloatRange(0, 1), help="Leave out what is P times rarer; 0: off."),
-    click.option("--repeat-penalty", type=click.FloatRange(min=0, min_open=True), help="1: off."),
-    click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Same seed, same answer."),
-    click.option("--max-tokens", type=click.IntRange(min=1), help="Cut the answer there."),
-    click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; may be repeated."),
-    click.option("--json-schema", metavar="FILE|JSON", help="Answer in JSON that conforms to this schema."),
-    click.option("--grammar", "grammar_file", metavar="FILE", help="Answer by this GBNF grammar."),
-)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command; a group is imported for it."""
+        match cmd_name:
+            case "kv":
+                from chatapp.cli_kv import kv
+
+                return kv
+            case "models":
+                from chatapp.cli_models import models
+
+                return models
+            case "prompts":
+                from chatapp.cli_prompts import prompts
+
+                return prompts
+            case "sessions":
+                from chatapp.cli_sessions import sessions
+
+                return sessions
+        return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
+        """List all commands with their first sentences."""
+        own = {name: command.get_short_help_str(formatter.width) for name, command in self.commands.items()}
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted({**self.GROUPS, **own}.items()))
 
 
-@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Program, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--session", "session_id", metavar="ID", help="Open this conversation.")
 @engine_options
 @click.version_option(package_name="chatapp")
@@ -81,7 +72,7 @@ def cli(context: click.Context, /, session_id: str | None, **flags: Any) -> None
     if context.invoked_subcommand is None:
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise click.UsageError("The chat window needs a terminal; `chatapp run` answers without one.")
-        _open_window(_settings(context, {}), session_id)
+        _open_window(settings_of(context, {}), session_id)
     elif session_id is not None:
         raise click.UsageError("--session belongs behind the command: `chatapp run --session ID`.")
 
@@ -89,8 +80,20 @@ def cli(context: click.Context, /, session_id: str | None, **flags: Any) -> None
 @cli.command()
 @click.argument("prompt", required=False)
 @click.option("--session", "session_id", metavar="ID", help="Go on with this conversation.")
-@click.option("--system", metavar="TEXT", help="System prompt of a new conversation.")
+@click.option("--system", metavar="TEXT|@NAME", help="System prompt of a new conversation.")
 @click.option("--ephemeral", is_flag=True, help="Keep nothing on disk.")
+@click.option("--allow-off-task", is_flag=True, help="Ask even what looks like another task.")
+@click.option(
+    "--attach",
+    "attached",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    multiple=True,
+    help="Put a file's text before the question; may be repeated.",
+)
+@click.option("--edit", "edits", type=int, metavar="MESSAGE", help="Another version of this question; needs --session.")
+@click.option("--regenerate", is_flag=True, help="Answer the last question once more; needs --session.")
+@click.option("--continue", "goes_on", is_flag=True, help="Let a cut or stopped answer go on; needs --session.")
 @json_option
 @sampling_options
 @engine_options
@@ -102,298 +105,81 @@ def run(
     session_id: str | None,
     system: str | None,
     ephemeral: bool,
+    allow_off_task: bool,
+    attached: tuple[Path, ...],
+    edits: int | None,
+    regenerate: bool,
+    goes_on: bool,
     as_json: bool,
     **flags: Any,
 ) -> None:
     """Answer one question. PROMPT, stdin, or both (PROMPT, an empty line, stdin)."""
+    from chatapp.attaching import with_files
+    from chatapp.cli_prompts import given_system
     from chatapp.console import Narrator, replaced_notice, run_to_exit
     from chatapp.oneshot import Question
     from chatapp.oneshot import run as run_question
 
     if ephemeral and session_id:
         raise click.UsageError("--ephemeral keeps nothing, so it cannot go on with a conversation.")
-    text, n_damaged = _read_prompt(prompt)
-    system, n_in_system = _scrubbed(system)
+    if (edits is not None or regenerate or goes_on) and not session_id:
+        raise click.UsageError("--edit, --regenerate and --continue are for a conversation: name it with --session.")
+    if (edits is not None) + regenerate + goes_on > 1:
+        raise click.UsageError("--edit, --regenerate and --continue do not go together: give one of them.")
+    has_text = not (regenerate or goes_on)
+    if not has_text and (prompt or attached):
+        raise click.UsageError("--regenerate and --continue take no question.")
+    text, n_damaged = _read_prompt(prompt) if has_text else ("", 0)
+    system, n_in_system = scrubbed(system)
     if n_damaged + n_in_system:
         Narrator().notice(replaced_notice(n_damaged + n_in_system))
-    if not text.strip():
+    if has_text and not (text.strip() or attached):
         raise click.UsageError("There is no question: give one as an argument or on stdin.")
-    question = Question(text, system, session_id, _sampling(flags), ephemeral, as_json)
-    context.exit(run_to_exit(run_question(_settings(context, flags), question)))
+    system = given_system(system, lambda: store_of(context, flags))
+    settings = settings_of(context, flags)
+    draft = with_files(attached, text, max_tokens=settings.n_ctx)
+    question = Question(
+        draft.text,
+        system,
+        session_id,
+        _sampling(flags),
+        is_ephemeral=ephemeral,
+        as_json=as_json,
+        names_model=bool((context.obj or {}).get("model") or flags.get("model")),
+        may_leave_task=allow_off_task,
+        verb="regenerate" if regenerate else "continue" if goes_on else "send",
+        edits=edits,
+        attachments=draft.attachments,
+    )
+    context.exit(run_to_exit(run_question(settings, question)))
 
 
 @cli.command()
 @click.argument("source", metavar="IN.jsonl", type=click.File("rb"))
 @click.option("-o", "--output", metavar="OUT.jsonl", default="-", help="Default: stdout.")
-@click.option("--system", metavar="TEXT", help="System prompt of every row.")
+@click.option("--system", metavar="TEXT|@NAME", help="System prompt of every row.")
 @sampling_options
 @engine_options
 @click.pass_context
 def batch(context: click.Context, /, source: Any, output: str, system: str | None, **flags: Any) -> None:
     """Answer each row {"id", "prompt"} of a JSONL file (- is stdin)."""
+    from pathlib import Path
+
     from chatapp.bulk import run_batch
+    from chatapp.cli_prompts import given_system
     from chatapp.console import Narrator, replaced_notice, run_to_exit
 
-    system, n_damaged = _scrubbed(system)
+    system, n_damaged = scrubbed(system)
     if n_damaged:
         Narrator().notice(replaced_notice(n_damaged))
-    settings, sampling = _settings(context, flags), _sampling(flags)
+    system = given_system(system, lambda: store_of(context, flags))
+    settings, sampling = settings_of(context, flags), _sampling(flags)
+    if output != "-" and Path(output).is_file():
+        raise click.ClickException(f"{output} is there already: choose another name, or delete it.")
     context.exit(run_to_exit(run_batch(settings, source, output, system=system, sampling=sampling)))
 
 
-@cli.group()
-def sessions() -> None:
-    """List, show, close and delete conversations. ID may be its first characters."""
-
-
-@sessions.command("list")
-@click.option("--trash", is_flag=True, help="Those in the trash.")
-@click.option("--limit", type=click.IntRange(min=1), default=200, show_default=True)
-@json_option
-@folder_options
-@click.pass_context
-def list_sessions(context: click.Context, /, trash: bool, limit: int, as_json: bool, **flags: Any) -> None:
-    """List conversations, last used first."""
-    from chatapp import listing
-
-    with _store(context, flags) as store:
-        listing.print_summaries(store.summaries(limit=limit, trash=trash), as_json=as_json)
-
-
-@sessions.command()
-@click.argument("session_id", metavar="ID")
-@json_option
-@folder_options
-@click.pass_context
-def show(context: click.Context, /, session_id: str, as_json: bool, **flags: Any) -> None:
-    """Show a conversation with its messages."""
-    from chatapp import listing
-
-    with _store(context, flags) as store:
-        session = store.find(session_id)
-        listing.print_conversation(session, store.messages(session.id), as_json=as_json)
-
-
-@sessions.command()
-@click.argument("session_id", metavar="ID")
-@click.option("--forever", is_flag=True, help="Delete text and KV files for good, at once.")
-@json_option
-@folder_options
-@click.pass_context
-def delete(context: click.Context, /, session_id: str, forever: bool, as_json: bool, **flags: Any) -> None:
-    """Move a conversation to the trash, or delete it for good."""
-    from chatapp import listing
-    from chatapp.engines import forget_kv
-    from sessions.purge import delete_forever
-
-    with _store(context, flags) as store:
-        session = store.find(session_id)
-        if forever:
-            delete_forever(store, session.id, forget_kv(_settings(context, flags)))
-            listing.print_deleted(session, as_json=as_json)
-        else:
-            session = store.set_trashed(session.id, trashed=True)
-            listing.print_change(session, "is in the trash", as_json=as_json)
-
-
-def _change_command(name: str, doc: str, said: str, change: Callable[[Store, str], Session]) -> None:
-    @sessions.command(name, help=doc)
-    @click.argument("session_id", metavar="ID")
-    @json_option
-    @folder_options
-    @click.pass_context
-    def command(context: click.Context, /, session_id: str, as_json: bool, **flags: Any) -> None:
-        from chatapp import listing
-
-        with _store(context, flags) as store:
-            listing.print_change(change(store, store.find(session_id).id), said, as_json=as_json)
-
-
-_change_command(
-    "restore",
-    "Take a conversation out of the trash.",
-    "is out of the trash",
-    lambda store, key: store.set_trashed(key, trashed=False),
-)
-_change_command(
-    "done",
-    "Close a conversation: it takes no message until it is reopened.",
-    "is done",
-    lambda store, key: store.set_state(key, "done"),
-)
-_change_command(
-    "reopen",
-    "Let a closed conversation take messages again.",
-    "is open",
-    lambda store, key: store.set_state(key, "open"),
-)
-
-
-@cli.group()
-def kv() -> None:
-    """See, check and delete the KV that is kept on disk."""
-
-
-@kv.command("status")
-@json_option
-@folder_options
-@click.pass_context
-def show_kv(context: click.Context, /, as_json: bool, **flags: Any) -> None:
-    """Show what is stored, of which models and conversations, and the limits."""
-    from chatapp.kv import show_status
-
-    settings = _settings(context, flags)
-    tips: dict[str, list[tuple[str, str]]] = {}
-    titles: dict[str, str] = {}
-    if (settings.data_dir / "chat.db").exists():
-        with _store(context, flags) as store:
-            tips = store.kv_tips()
-            titles = {session_id: store.session(session_id).title for session_id in tips}
-    show_status(settings, tips, titles, as_json=as_json)
-
-
-@kv.command("verify")
-@click.option("--repair", is_flag=True, help="Set damaged files aside and mend the index.")
-@json_option
-@folder_options
-@click.pass_context
-def verify_kv(context: click.Context, /, repair: bool, as_json: bool, **flags: Any) -> None:
-    """Read everything that is stored and say what is wrong; exit code 1 if anything is."""
-    from chatapp.kv import check
-
-    context.exit(0 if check(_settings(context, flags), repair=repair, as_json=as_json) else 1)
-
-
-@kv.command("prune")
-@click.option("--to", "size", metavar="SIZE", help="Such as 5GiB; default: the budget.")
-@json_option
-@folder_options
-@click.pass_context
-def prune_kv(context: click.Context, /, size: str | None, as_json: bool, **flags: Any) -> None:
-    """Delete what was least recently used until the rest fits, and what cannot be used any more."""
-    from chatapp.kv import prune_to
-    from chatapp.sizes import parse_size
-
-    try:
-        to_bytes = None if size is None else parse_size(size)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-    prune_to(_settings(context, flags), to_bytes, as_json=as_json)
-
-
-@kv.command("clear")
-@click.option("--model", "model_name", metavar="M", help="Only of this model: name or fingerprint.")
-@click.option("--session", "session_id", metavar="ID", help="Only what this conversation alone has.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@json_option
-@folder_options
-@click.pass_context
-def clear_kv(
-    context: click.Context,
-    /,
-    model_name: str | None,
-    session_id: str | None,
-    yes: bool,
-    as_json: bool,
-    **flags: Any,
-) -> None:
-    """Delete stored KV: all of it, or that of one model or conversation. Conversations stay."""
-    from chatapp import kv as stored
-
-    settings = _settings(context, flags)
-    if model_name is not None and session_id is not None:
-        raise click.UsageError("--model and --session do not go together: give one of them.")
-    if session_id is not None:
-        with _store(context, flags) as store:
-            session, tips = store.find(session_id), store.kv_tips()
-        stored.clear_session(settings, session.id, session.title, tips, yes=yes, as_json=as_json)
-    elif model_name is not None:
-        stored.clear_model(settings, model_name, yes=yes, as_json=as_json)
-    else:
-        stored.clear_all(settings, yes=yes, as_json=as_json)
-
-
-@cli.group()
-def models() -> None:
-    """List, describe, add, fetch and remove models. NAME may be its beginning."""
-
-
-@models.command("list")
-@json_option
-@fit_options
-@folder_options
-@click.pass_context
-def list_models(context: click.Context, /, as_json: bool, **flags: Any) -> None:
-    """List all models on this disk, those of other programs too."""
-    from chatapp.models_cmd import show_list
-
-    show_list(_settings(context, flags), as_json=as_json)
-
-
-@models.command("info")
-@click.argument("name", metavar="[MODEL]", required=False)
-@json_option
-@fit_options
-@folder_options
-@click.pass_context
-def describe_model(context: click.Context, /, name: str | None, as_json: bool, **flags: Any) -> None:
-    """Describe a model (name or path) before it is loaded; without one, that which would be used."""
-    from chatapp.models_cmd import show_info
-
-    show_info(_settings(context, flags), name, as_json=as_json)
-
-
-@models.command("add")
-@click.argument("path", metavar="PATH", type=click.Path(path_type=Path))
-@click.option("--copy", is_flag=True, help="Copy the file instead of linking to it.")
-@json_option
-@folder_options
-@click.pass_context
-def add_model(context: click.Context, /, path: Path, copy: bool, as_json: bool, **flags: Any) -> None:
-    """Give a GGUF file a name: put a link to it into chatapp's own folder."""
-    from chatapp import models_cmd
-
-    models_cmd.add_model(_settings(context, flags), path, copy=copy, as_json=as_json)
-
-
-@models.command("pull")
-@click.argument("wanted", metavar="REPO[:QUANT]")
-@json_option
-@folder_options
-@click.pass_context
-def pull_model(context: click.Context, /, wanted: str, as_json: bool, **flags: Any) -> None:
-    """Fetch a model from the Hugging Face hub: OWNER/NAME, with a quantization or file behind a colon."""
-    from chatapp import models_cmd
-
-    models_cmd.pull_model(_settings(context, flags), wanted, as_json=as_json)
-
-
-@models.command("remove")
-@click.argument("name", metavar="NAME")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@json_option
-@folder_options
-@click.pass_context
-def remove_model(context: click.Context, /, name: str, yes: bool, as_json: bool, **flags: Any) -> None:
-    """Remove a model from chatapp's own folder."""
-    from chatapp import models_cmd
-
-    models_cmd.remove_model(_settings(context, flags), name, yes=yes, as_json=as_json)
-
-
-@models.command("default")
-@click.argument("name", metavar="[NAME]", required=False)
-@json_option
-@folder_options
-@click.pass_context
-def default_model(context: click.Context, /, name: str | None, as_json: bool, **flags: Any) -> None:
-    """Choose the model that is used when none is named; without NAME, show it."""
-    from chatapp import models_cmd
-
-    if name is None:
-        models_cmd.show_default(_settings(context, flags), as_json=as_json)
-    else:
-        models_cmd.choose_default(_settings(context, flags), name, as_json=as_json)
+cli.add_command(stats)
 
 
 @cli.group()
@@ -411,7 +197,7 @@ def resume(context: click.Context, /, tokens: int, as_json: bool, **flags: Any) 
     from chatapp import listing
     from chatapp.bench import resume as measure
 
-    listing.print_figures(measure(_settings(context, flags), n_tokens=tokens), as_json=as_json)
+    listing.print_figures(measure(settings_of(context, flags), n_tokens=tokens), as_json=as_json)
 
 
 def _open_window(settings: Settings, session_id: str | None) -> None:
@@ -420,24 +206,6 @@ def _open_window(settings: Settings, session_id: str | None) -> None:
     from chatapp.window import open_window
 
     open_window(settings, session_id)
-
-
-def _settings(context: click.Context, flags: dict[str, Any]) -> Settings:
-    """Settings of a command: its own flags before those given ahead of it."""
-    own = {name: value for name, value in flags.items() if value is not None and value != ()}
-    try:
-        return load_settings({**(context.obj or {}), **own})
-    except ConfigError as error:
-        raise click.UsageError(str(error)) from error
-
-
-def _store(context: click.Context, flags: dict[str, Any]) -> closing[Store]:
-    from sessions.journal import recover
-    from sessions.store import Store
-
-    store = Store(_settings(context, flags).data_dir)
-    recover(store)
-    return closing(store)
 
 
 def _sampling(flags: dict[str, Any]) -> SamplingChoice:
@@ -452,12 +220,6 @@ def _sampling(flags: dict[str, Any]) -> SamplingChoice:
     if grammar := read_constraint(flags["json_schema"], flags["grammar_file"]):
         given["grammar"] = grammar
     return SamplingChoice(flags["preset"], given)
-
-
-def _scrubbed(text: str | None) -> tuple[str | None, int]:
-    from chatapp.safe import scrub
-
-    return (None, 0) if text is None else scrub(text)
 
 
 def _read_prompt(argument: str | None) -> tuple[str, int]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import platformdirs
 
-from chatapp.values import ENGINE, LORAS, MODEL, PATH, SIZE, SWITCH, Kind, choice, whole
+from chatapp.values import ENGINE, LORAS, MODEL, PATH, PRESETS_OF_MODELS, SIZE, SWITCH, Kind, choice, whole
 from models.formats import known_formats
 from models.kvsettings import DEFAULT_KV, KvSettings
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 FlashAttention = Literal["auto", "on", "off"]
 KvType = Literal["f16", "q8_0"]
+Reasoning = Literal["keep", "strip"]
+Policy = Literal["off", "ask", "strict"]
 DEBUG = "CHATAPP_DEBUG"
 CONFIG = "CHATAPP_CONFIG"
 
@@ -35,6 +37,8 @@ class Settings:
     the default for this machine, `threads` None the measured best. `engine` is `llama`, or `fake` for demonstrations
     and tests (`fake:50` answers 50 tokens a second). `kv_type` is how KV is held in memory and on disk; `loras` are
     adapters with their strengths. `chat_format` names a known format for a model whose file has no chat template.
+    `presets` are those of sampling, by the name of the model; `reasoning` is what becomes of it in new conversations,
+    `policy` what is done about drafts of another task.
     """
 
     data_dir: Path
@@ -49,6 +53,11 @@ class Settings:
     kv_type: KvType = "f16"
     loras: tuple[tuple[Path, float], ...] = ()
     chat_format: str | None = None
+    presets: Mapping[str, str] = field(default_factory=dict)
+    reasoning: Reasoning = "keep"
+    policy: Policy = "ask"
+    config_dir: Path = field(default=Path(), compare=False)
+    """Where the settings file is, or would be; snippets are below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +95,9 @@ SETTINGS = (
     Setting("kv_type", "kv_type", "kv_type", choice("f16", "q8_0")),
     Setting("lora", "lora", "loras", LORAS),
     Setting("chat_format", "chat_format", "chat_format", choice(*known_formats())),
+    Setting("presets", "presets", "presets", PRESETS_OF_MODELS),
+    Setting("reasoning", "reasoning", "reasoning", choice("keep", "strip")),
+    Setting("policy", "policy", "policy", choice("off", "ask", "strict")),
     Setting("kv", "kv.enabled", "kv.enabled", SWITCH),
     Setting("kv_budget", "kv.budget", "kv.budget_bytes", SIZE),
     Setting("kv_free_floor", "kv.free_floor", "kv.free_floor_bytes", SIZE),
@@ -116,7 +128,7 @@ def load_settings(flags: Mapping[str, Any], environ: Mapping[str, str] | None = 
     kv = {target.removeprefix("kv."): given.pop(target) for target in list(given) if target.startswith("kv.")}
     given.setdefault("data_dir", platformdirs.user_data_path("chatapp", False))
     given.setdefault("cache_dir", platformdirs.user_cache_path("chatapp", False))
-    settings = Settings(kv=KvSettings(**kv), **given)
+    settings = Settings(kv=KvSettings(**kv), config_dir=path.parent, **given)
     if settings.kv_type != "f16" and settings.flash_attention == "off":
         raise ConfigError(
             f"KV of type {settings.kv_type} needs flash attention: "
@@ -160,6 +172,18 @@ def model_folders(settings: Settings, environ: Mapping[str, str] | None = None) 
         lm_studio=folders(None, "~/.lmstudio/models", f"{cache}/lm-studio/models"),
         hugging_face=folders(environ.get("HF_HUB_CACHE"), f"{hugging_face}/hub"),
     )
+
+
+def editor_command(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Return the user's editor and its arguments; where none is named, the one that every system has."""
+    import shlex
+
+    environ = os.environ if environ is None else environ
+    named = environ.get("VISUAL") or environ.get("EDITOR") or ("notepad" if os.name == "nt" else "vi")
+    try:
+        return tuple(shlex.split(named, posix=os.name != "nt"))
+    except ValueError:  # a quotation mark without its other half
+        return (named,)
 
 
 def is_debug() -> bool:

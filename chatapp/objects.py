@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from models.engine import Sampling, TurnStats
+from models.reasoning import answer_of, reasoning_of
 from sessions.conversation import Message, Session, SessionSummary
+
+if TYPE_CHECKING:
+    from sessions.search import Hit
 
 STATS_KEYS = (
     "ttft_s",
@@ -25,6 +29,9 @@ STATS_KEYS = (
     "restore_decision",
     "restore_estimate_s",
     "prefill_estimate_s",
+    "seed",
+    "reasoning_tokens",
+    "stripped_tokens",
 )
 
 
@@ -63,10 +70,11 @@ def answer_object(
     sampling: Sampling,
     stats: TurnStats | None,
 ) -> dict[str, Any]:
-    """Return what `run --json` prints."""
+    """Return what `run --json` prints; `token_ids` are those of the whole message, reasoning included."""
     return {
         "session": session,
-        "text": text,
+        "text": answer_of(text),
+        "reasoning": reasoning_of(text) or None,
         "token_ids": list(token_ids),
         "status": status,
         "model": model,
@@ -83,10 +91,19 @@ def session_object(session: Session) -> dict[str, Any]:
         "task": session.task,
         "state": session.state,
         "system": session.system,
-        "model": session.model,
+        "model": {"name": session.model.name, "weights": session.model.weights} if session.model else None,
         "created_at": session.created_at,
         "updated_at": session.updated_at,
         "trashed_at": session.trashed_at,
+        "pinned_at": session.pinned_at,
+        "archived_at": session.archived_at,
+        "tags": list(session.tags),
+        "forked_from": session.forked_from,
+        "n_ctx": session.n_ctx,
+        "reasoning": session.reasoning,
+        "sampling": {"preset": session.sampling.preset, "given": dict(session.sampling.given)}
+        if session.sampling
+        else None,
     }
 
 
@@ -100,13 +117,29 @@ def summary_object(summary: SessionSummary) -> dict[str, Any]:
 
 
 def message_object(message: Message) -> dict[str, Any]:
-    """Return a message of `sessions show --json`."""
+    """Return a message of `sessions show --json`; `token_ids` are those of the whole message, reasoning included."""
+    is_answer = message.role == "assistant"
     return {
         "id": message.id,
+        "parent_id": message.parent_id,
         "role": message.role,
-        "text": message.text,
+        "text": answer_of(message.text) if is_answer else message.text,
+        "reasoning": (reasoning_of(message.text) or None) if is_answer else None,
         "status": message.status,
         "token_ids": list(message.run.body) if message.run else None,
-        "stats": stats_object(message.stats) if message.role == "assistant" else None,
+        "stats": stats_object(message.stats) if is_answer else None,
         "created_at": message.created_at,
+    }
+
+
+def hit_object(hit: Hit) -> dict[str, Any]:
+    """Return a match of `sessions search --json`."""
+    return {
+        "session": hit.session.id,
+        "title": hit.session.title,
+        "message": hit.message_id,
+        "role": hit.role,
+        "created_at": hit.created_at,
+        "snippet": hit.snippet,
+        "matches": [list(span) for span in hit.spans],
     }

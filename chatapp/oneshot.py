@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, closing
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import click
 
 from chatapp.config import Settings
 from chatapp.console import INTERRUPTED, Narrator, interrupts, lost_notice, print_json, print_text
-from chatapp.engines import forget_kv, kv_gives_way, make_engine
+from chatapp.engines import forget_kv, kv_gives_way, make_engine, make_shelf, make_switch, model_path
 from chatapp.objects import answer_object
+from models.catalog import check_gguf
+from models.encoder import Encoder
 from models.engine import Engine, Event, Failed, Finished, Piece, Prepared, Progress, Sampling, Stored
-from models.presets import SamplingChoice
-from sessions.conversation import MessageStatus
+from models.presets import SamplingChoice, recommended
+from models.reasoning import Kind, Splitter, answer_of
+from sessions.attachments import typed
+from sessions.conversation import Attachment, Draft, MessageStatus, ModelRef, Session
+from sessions.conversations import Conversations
 from sessions.journal import recover
-from sessions.manager import SessionManager
+from sessions.loading import MODEL_GONE
+from sessions.manager import UNFINISHED, SessionManager
+from sessions.policy import Verdict
 from sessions.store import Store
-from sessions.turn import STATUS_OF, ask
+from sessions.turn import STATUS_OF, ask, checked, close_events
+
+Verb = Literal["send", "regenerate", "continue"]
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What `run` was asked. `session` is an id or the beginning of one, None starts a conversation."""
+    """What `run` was asked. `session` is an id or the beginning of one, None starts a conversation.
+
+    `names_model`: the settings' model was named with the command itself. `may_leave_task`: asked whatever the task
+    policy says. `verb` is what is done with the conversation; only `send` has a text, which takes the place of the
+    question `edits` if that is given.
+    """
 
     text: str
     system: str | None
@@ -32,6 +48,11 @@ class Question:
     sampling: SamplingChoice
     is_ephemeral: bool
     as_json: bool
+    names_model: bool = False
+    may_leave_task: bool = False
+    verb: Verb = "send"
+    attachments: tuple[Attachment, ...] = ()
+    edits: int | None = None
 
 
 async def run(settings: Settings, question: Question) -> int:
@@ -40,41 +61,128 @@ async def run(settings: Settings, question: Question) -> int:
         return await _run_ephemeral(settings, question)
     with closing(Store(settings.data_dir, make_room=kv_gives_way(settings))) as store:
         recover(store)
-        session = store.find(question.session) if question.session else None
-        engine = make_engine(settings)
-        manager = SessionManager(store, engine, forget_kv=forget_kv(settings))
+        session = store.find(question.session) if question.session is not None else None
+        if session:
+            Conversations(store).writable(session.id)
+        if session and session.model and question.names_model:
+            _check_model(settings, session.model, session.id)
+        if question.verb == "send":
+            checked(question.text)
+        engine = make_switch(settings)
+        encoder = Encoder()
+        manager = SessionManager(
+            store,
+            engine,
+            forget_kv=forget_kv(settings),
+            shelf=make_shelf(settings),
+            reasoning=settings.reasoning,
+            policy=settings.policy,
+            score=encoder.scores,
+        )
         if session and question.system:
             manager.set_system(session.id, question.system)
+        judged: asyncio.Task[Verdict | None] | None = None
         try:
-            sampling = question.sampling.over(await load(engine, Narrator()))
+            # The judge starts while the model loads.
+            if session and question.verb == "send":
+                judged = asyncio.create_task(_judge(manager, session, question))
+            own = session.sampling if session else None
+            usual = await load(settings, engine, Narrator(), manager.load(session.id if session else None))
+            verdict = await judged if judged else None
+            sampling = question.sampling.over(own.over(usual) if own else usual)
             session = session or manager.new(system=question.system)
-            events = manager.send(session.id, question.text, sampling)
+            events = _events(manager, session.id, question, sampling, verdict)
             return await _print(events, manager.stop, question, sampling, session.id, engine)
         finally:
+            if judged:
+                judged.cancel()
+                await asyncio.wait([judged])
+            await encoder.close()
             await engine.close()
+
+
+def _events(
+    manager: SessionManager, session_id: str, question: Question, sampling: Sampling, verdict: Verdict | None
+) -> AsyncGenerator[Event, None]:
+    match question.verb:
+        case "regenerate":
+            return manager.regenerate(session_id, sampling)
+        case "continue":
+            return manager.continue_answer(session_id, sampling)
+        case "send":
+            return manager.send(
+                session_id,
+                question.text,
+                sampling,
+                edits=question.edits,
+                verdict=verdict,
+                attachments=question.attachments,
+            )
+
+
+async def _judge(manager: SessionManager, session: Session, question: Question) -> Verdict | None:
+    """Ask the task policy; raise `ClickException` for a question of another task that may not be asked here."""
+    manager.writable(session.id)
+    own = typed(Draft(question.text, question.attachments)) or question.text
+    verdict = await manager.check(session.id, own, edits=question.edits)
+    narrator = Narrator()
+    match manager.judging.step(verdict):
+        case "dialog" if not question.may_leave_task:
+            raise click.ClickException(
+                f"This looks like another task than {session.task!r}. {verdict.reason} Leave --session out for a new "
+                "conversation, or say --allow-off-task."
+            )
+        case "dialog" if not manager.may_keep(session.id):
+            raise click.ClickException(
+                "This looks like another task, and the policy is strict: change the task line first "
+                f"(`chatapp sessions task {session.id} TEXT`)."
+            )
+        case "hint":
+            narrator.hint(verdict.reason)
+    return verdict
+
+
+def _check_model(settings: Settings, model: ModelRef, session_id: str) -> None:
+    """Raise `ClickException` if a model was named that is not the conversation's own, whatever the file is called."""
+    if settings.engine.startswith("fake"):
+        return
+    from chatapp.shelf import is_model
+
+    path = model_path(settings)
+    check_gguf(path)
+    if not is_model(path, model, settings.cache_dir):
+        raise click.ClickException(
+            f"This conversation belongs to the model {model.name}: leave --model out, or let another go on "
+            f"with it: `chatapp sessions model {session_id} MODEL`."
+        )
 
 
 async def _run_ephemeral(settings: Settings, question: Question) -> int:
     engine = make_engine(settings)
     try:
-        sampling = question.sampling.over(await load(engine, Narrator()))
+        sampling = question.sampling.over(await load(settings, engine, Narrator()))
         events = ask(engine, question.text, sampling, system=question.system, monotonic=time.monotonic)
         return await _print(events, engine.cancel, question, sampling, None, engine)
     finally:
         await engine.close()
 
 
-async def load(engine: Engine, narrator: Narrator) -> Sampling:
-    """Load the model, with progress; return the sampling it recommends. Raises `ClickException`."""
+async def load(
+    settings: Settings, engine: Engine, narrator: Narrator, loading: AsyncIterator[Event] | None = None
+) -> Sampling:
+    """Load the model, with progress; return the sampling that is usual for it. Raises `ClickException`."""
+    events = loading or engine.load()
     try:
-        async for event in engine.load():
+        async for event in events:
             if isinstance(event, Progress):
                 narrator.progress(event)
             if isinstance(event, Failed):
-                raise click.ClickException(event.message)
+                way_out = " (`chatapp sessions model ID MODEL`)" if event.kind == MODEL_GONE else ""
+                raise click.ClickException(event.message.removesuffix(".") + f"{way_out}.")
     finally:
+        await close_events(events)
         narrator.clear()
-    return engine.info.sampling if engine.info else Sampling()
+    return recommended(engine.info, settings.presets) if engine.info else Sampling()
 
 
 async def _print(
@@ -97,9 +205,12 @@ async def _print(
         for note in printed.notes():
             narrator.hint(note)
         if printed.failed:
+            if session_id:
+                narrator.hint(f"Kept: chatapp sessions show {session_id} shows it.")
             raise click.ClickException(printed.failed.message)
         if session_id and not question.as_json:
-            narrator.hint(f"Saved: chatapp run --session {session_id} goes on with it.")
+            how = " --continue" if printed.is_unfinished else ""
+            narrator.hint(f"Saved: chatapp run --session {session_id}{how} goes on with it.")
         return INTERRUPTED if was_interrupted() else 0
 
 
@@ -111,6 +222,7 @@ class _Printed:
         self._sampling = sampling
         self._narrator = narrator
         self._text: list[str] = []
+        self._splitter = Splitter()
         self._ids: list[int] = []
         self._finished: Finished | None = None
         self.failed: Failed | None = None
@@ -126,9 +238,7 @@ class _Printed:
             case Piece(text=text, token_ids=ids):
                 self._text.append(text)
                 self._ids.extend(ids)
-                if text and not self._question.as_json:
-                    self._narrator.clear()
-                    print_text(text)
+                self._print(self._splitter.feed(text))
             case Finished():
                 self._finished = event
             case Stored() if self._finished:
@@ -138,17 +248,37 @@ class _Printed:
             case Failed() if not self._finished:
                 self.failed = event
 
+    def _print(self, pieces: list[tuple[Kind, str]]) -> None:
+        """Print what is the answer itself; reasoning is for those who ask for JSON or open the window."""
+        if self._question.as_json:
+            return
+        for kind, text in pieces:
+            if kind == "answer" and text:
+                self._narrator.clear()
+                print_text(text)
+            elif text:
+                self._narrator.line("reasoning…")
+
+    @property
+    def is_unfinished(self) -> bool:
+        """True for an answer that was cut or stopped."""
+        return self._finished is not None and STATUS_OF[self._finished.reason] in UNFINISHED
+
     def notes(self) -> list[str]:
-        """What to say about stored KV, if it was not used or not kept."""
+        """What to say about the end of an answer, and about stored KV if it was not used or not kept."""
         reason = self._finished.stats.miss_reason if self._finished else None
-        notes = [f"Not from disk: {reason}."] if reason and self._question.session else []
+        ends = {"length": "The answer was cut by --max-tokens.", "context": "The answer was cut: the context is full."}
+        end = ends.get(self._finished.reason) if self._finished else None
+        notes = [end] if end else []
+        notes += [f"Not from disk: {reason}."] if reason and self._question.session else []
         return notes + ([f"{self.kv_note}."] if self.kv_note else [])
 
     def finish(self, session_id: str | None, model: str | None) -> None:
         """Print what is still to be printed; nothing when there is no answer at all."""
         text = self._finished.text if self._finished else "".join(self._text)
         if not self._question.as_json:
-            if text and not text.endswith("\n"):
+            self._print(self._splitter.finish())
+            if answer_of(text) and not text.endswith("\n"):
                 print_text("\n")
         elif self._finished or text:
             status: MessageStatus = STATUS_OF[self._finished.reason] if self._finished else "interrupted"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from chatapp.sizes import parse_size
+from models.presets import PRESETS
 
 _SWITCH = {"1": True, "true": True, "on": True, "yes": True, "0": False, "false": False, "off": False, "no": False}
 
@@ -110,6 +111,16 @@ def _lora(item: Any, base: Path) -> tuple[Path, float]:
     return _path(path, base), float(scale)
 
 
+def _presets(value: Any, _base: Path) -> dict[str, str]:
+    """Presets by the name of the model, from a table or `NAME=PRESET`, several with commas between."""
+    if isinstance(value, str):
+        value = {name: preset for name, _, preset in (item.rpartition("=") for item in value.split(",") if item)}
+    presets = {str(name).strip(): str(preset).strip() for name, preset in value.items()}
+    if not all(name and preset in PRESETS for name, preset in presets.items()):
+        raise ValueError
+    return presets
+
+
 def _is_number(text: str) -> bool:
     try:
         float(text)
@@ -123,4 +134,7 @@ MODEL = Kind("a path or the name of a model", (str,), _model)
 SWITCH = Kind("true or false (or on, off, yes, no, 1, 0)", (bool, str, int), _switch)
 SIZE = Kind('a size such as "20GiB", "500 MB" or 0', (str, int), _size)
 ENGINE = Kind("llama (fake or fake:N in demonstrations)", (), _engine)
+PRESETS_OF_MODELS = Kind(
+    f"presets by the name of the model, each {', '.join(PRESETS)} (in a file: a table)", (dict,), _presets
+)
 LORAS = Kind("adapters, each as PATH or PATH=SCALE (in a file: a list of them)", (list,), _loras)

@@ -80,7 +80,7 @@ def test_run_prints_the_answer_alone(chatapp: Shell) -> None:
 def test_run_json_is_the_documented_object(chatapp: Shell) -> None:
     """The keys are an interface."""
     answer = chatapp.json("run", "hello")
-    assert list(answer) == ["session", "text", "token_ids", "status", "model", "sampling", "stats"]
+    assert list(answer) == ["session", "text", "reasoning", "token_ids", "status", "model", "sampling", "stats"]
     assert tuple(answer["stats"]) == STATS_KEYS
     assert tuple(answer["sampling"]) == SAMPLING_KEYS
     assert answer["text"] == echo("hello")
@@ -416,6 +416,13 @@ def test_sessions_are_listed_shown_and_changed(chatapp: Shell) -> None:
         "created_at",
         "updated_at",
         "trashed_at",
+        "pinned_at",
+        "archived_at",
+        "tags",
+        "forked_from",
+        "n_ctx",
+        "reasoning",
+        "sampling",
         "n_messages",
         "n_tokens",
     ]
@@ -457,7 +464,8 @@ def test_batch_answers_rows(chatapp: Shell, tmp_path: Path) -> None:
         (None, 2, "failed"),
         ("b", 3, "complete"),
     ]
-    assert {tuple(row) for row in rows} == {("id", "line", "text", "token_ids", "status", "error", "stats")}
+    keys = ("id", "line", "text", "reasoning", "token_ids", "status", "error", "stats")
+    assert {tuple(row) for row in rows} == {keys}
     assert {tuple(row["stats"]) for row in rows} == {STATS_KEYS}
     good = b'{"id": 1, "prompt": "one"}\n'
     assert json.loads(chatapp("batch", "-", stdin=good))["text"] == echo("one")

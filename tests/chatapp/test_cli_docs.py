@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from chatapp.cli import cli
+from chatapp.cli import Program, cli
 from chatapp.objects import SAMPLING_KEYS, STATS_KEYS
 from models.presets import PRESETS
 
@@ -12,8 +12,11 @@ PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8
 
 
 def commands(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Command]]:
-    """Return all commands with their names."""
-    for name, command in group.commands.items():
+    """Return all commands with their names; groups in modules of their own are imported for it."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command
         if isinstance(command, click.Group):
             yield from commands(command, f"{path}{name} ")
         else:
@@ -32,6 +35,15 @@ def test_every_command_and_flag_is_documented() -> None:
     }
     assert [name for name in names if name not in PAGE] == []
     assert sorted(flag for flag in flags - {"--version", "--output"} if flag not in PAGE) == []
+
+
+def test_help_says_of_a_group_what_the_group_says() -> None:
+    """The sentences that stand in for groups which are not imported are theirs."""
+    context = click.Context(cli)
+    for name, sentence in Program.GROUPS.items():
+        group = cli.get_command(context, name)
+        assert group
+        assert (group.name, (group.help or "").partition("\n")[0].startswith(sentence)) == (name, True)
 
 
 def test_every_flag_on_the_page_exists() -> None:

@@ -79,7 +79,7 @@ class Stock(Shell):
             for segment, title in ((self.one, "First"), (self.two, HOSTILE)):
                 session = conversations.create_session()
                 conversations.add_question(session.id, "q", title=title)
-                conversations.record_kv(session.id, fingerprint=OURS.digest().hex(), tip=segment.key.hex())
+                conversations.record_kv(session.id, 1, fingerprint=OURS.digest().hex(), tip=segment.key.hex())
                 self.ids.append(session.id)
 
     def left(self) -> set[bytes]:

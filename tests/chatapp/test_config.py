@@ -343,3 +343,16 @@ def test_the_example_on_the_page_works(write: WriteConfig) -> None:
     write(example)
     assert load().kv.budget_bytes == 20 << 30
     assert json.dumps(load().loras, default=str).count("gguf") == 2
+
+
+def test_presets_are_a_table_or_pairs(write: WriteConfig) -> None:
+    """A model's name may hold anything; what is no preset is refused."""
+    write('[presets]\n"a=b" = "precise"\n')
+    assert load().presets == {"a=b": "precise"}
+    assert load(PRESETS="x=creative,y=z=balanced").presets == {"x": "creative", "y=z": "balanced"}
+    for bad in ('presets = "precise"', '[presets]\nx = "wild"', "[presets]\nx = 1"):
+        write(bad)
+        with pytest.raises(ConfigError, match="presets"):
+            load()
+    with pytest.raises(ConfigError, match="PRESETS must be"):
+        load(PRESETS="precise")
