@@ -28,8 +28,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _no_settings_file() -> Iterator[None]:
-    """The developer's own settings file means nothing to the tests, nor to the programs they start."""
+def _plain_settings() -> Iterator[None]:
+    """The developer's own settings mean nothing to the tests, nor to the programs they start.
+
+    Drafts are judged only where a test says so: the judge takes a second to start.
+    """
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("CHATAPP_CONFIG", os.devnull)
+        patched.setenv("CHATAPP_POLICY", "off")
         yield

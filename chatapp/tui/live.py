@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from chatapp.tui.thinking import Thought
 from models.engine import (
     Event,
     Failed,
@@ -19,6 +20,9 @@ from models.engine import (
     Stored,
     TurnStats,
 )
+from models.reasoning import Kind, Splitter
+from sessions.conversation import Attachment
+from sessions.policy import Verdict
 
 Activity = Literal["idle", "waiting", "queued", "failed"] | Phase
 
@@ -61,6 +65,8 @@ class Readings:
         self.last_piece_at: float | None = None
         self.n_output = 0
         self.context_tokens = 0
+        self._n_runs: int | None = None  # tokens of the prompt's messages, without what an answer begins with
+        self._n_repeated = 0  # tokens still to come that the answer begins with and nobody has to decode
         self.reuse: Reuse | None = None
         self.came_back: Reuse | None = None
         self.stats = TurnStats()
@@ -80,6 +86,7 @@ class Readings:
         self._enter("queued" if queued else "waiting", now)
         self.sent_at, self.first_piece_at, self.last_piece_at, self.n_output = now, None, None, 0
         self.stats = TurnStats()
+        self._n_runs = None
         # What the meters say of the turn before would be taken for this one's.
         self.reuse = self.kv_note = None
         self._in_turn, self.is_first = True, is_first
@@ -152,6 +159,8 @@ class Readings:
         self.activity, self.phase_since, self.done, self.total = activity, now, 0, 0
 
     def _prepared(self, event: Prepared, now: float) -> None:
+        n_runs = sum(len(run.ids) for run in event.runs)
+        self._n_runs = n_runs if self._in_turn else None
         reuse = Reuse(
             event.resident,
             event.restored,
@@ -163,6 +172,8 @@ class Readings:
         )
         self.reuse = reuse
         self.context_tokens = reuse.total
+        # The beginning of an answer that goes on, or of reasoning that the template opens: in the prompt already.
+        self._n_repeated = reuse.total - n_runs - len(event.opening) if self._in_turn else 0
         if reuse.restored or (reuse.total and not self._in_turn):
             self.came_back = reuse
         self._enter("decode" if self._in_turn else "idle", now)
@@ -171,7 +182,11 @@ class Readings:
     def _piece(self, event: Piece, now: float) -> None:
         if self.activity != "decode":
             self._enter("decode", now)
-        n_tokens = len(event.token_ids)
+        n_repeated = min(self._n_repeated, len(event.token_ids))
+        self._n_repeated -= n_repeated
+        n_tokens = len(event.token_ids) - n_repeated
+        if n_repeated and not n_tokens:
+            return
         if event.text and self.first_piece_at is None:
             self.first_piece_at = self._sample_start = now
             self._sample_tokens = 0
@@ -187,32 +202,108 @@ class Readings:
             replace(event.stats, kv_bytes_written=written or self.stats.kv_bytes_written),
             False,
         )
-        if event.stats.prompt_tokens is not None:
-            self.context_tokens = event.stats.prompt_tokens + len(event.run.ids)
+        if self._n_runs is not None:
+            self.context_tokens = self._n_runs + len(event.run.ids)
         self._enter("idle", now)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a turn does: send the draft, answer a question once more, or let its answer go on.
+
+    `message_id` is the question that the draft takes the place of, or the answer that is given once more.
+    """
+
+    kind: Literal["send", "regenerate", "continue"] = "send"
+    message_id: int | None = None
+
+
+SEND = Request()
+
+
 class LiveAnswer:
     """An answer that is being written, whether or not its conversation is on the screen.
 
-    `n_before` counts the messages that stood before the question, the system prompt not counted.
+    `n_before` counts the messages that stand before the question, the system prompt not counted.
     """
 
-    session_id: str
-    question: str
-    n_before: int
-    is_queued: bool = False
-    has_begun: bool = False
-    stop_asked: bool = False
-    pieces: list[str] = field(default_factory=list)
+    def __init__(
+        self, session_id: str, question: str, n_before: int, *, is_queued: bool = False, request: Request = SEND
+    ) -> None:
+        self.session_id = session_id
+        self.question = question
+        self.n_before = n_before
+        self.is_queued = is_queued
+        self.request = request
+        self.attachments: tuple[Attachment, ...] = ()
+        """What of the question is attached."""
+        self.verdict: Verdict | None = None
+        """What the judge of the task policy said of the question."""
+        self.note = ""
+        """What is to be said below it while it grows."""
+        self.has_begun = False
+        self.stop_asked = False
+        self.has_text = False
+        self._splitter = Splitter()
+        self._texts: dict[Kind, list[str]] = {"reasoning": [], "answer": []}
+        self._n_tokens = 0
+        self._began_at = 0.0
+        self._took_s: float | None = None
+        self._reasoning_tokens: int | None = None
+        self._has_thought = False
+        self._n_repeated = 0  # characters still to come that are here already
+
+    def begin_with(self, text: str, reasoning_tokens: int | None) -> None:
+        """The answer goes on from this text: it is here from now on, and the pieces that repeat it add nothing."""
+        self._add(text)
+        self._n_repeated = len(text)
+        self._has_thought = self._splitter.is_open or bool(self._texts["reasoning"])
+        self._reasoning_tokens = reasoning_tokens
+        self.has_text = bool(text)
+
+    def take(self, piece: Piece, now: float) -> None:
+        """Add a piece that came at `now`, a monotonic time in seconds."""
+        if not self._n_tokens:
+            self._began_at = now
+        self._n_tokens += len(piece.token_ids)
+        was_open = self._splitter.is_open
+        n_repeated = min(self._n_repeated, len(piece.text))
+        self._n_repeated -= n_repeated
+        self._add(piece.text[n_repeated:])
+        self.has_text = self.has_text or bool(piece.text)
+        if was_open or self._splitter.is_open:
+            self._has_thought = True
+            self._reasoning_tokens, self._took_s = self._n_tokens, now - self._began_at
+
+    def _add(self, text: str) -> None:
+        for kind, part in self._splitter.feed(text):
+            self._texts[kind].append(part)
 
     @property
-    def text(self) -> str:
-        """All text so far."""
-        if len(self.pieces) > 1:
-            self.pieces[:] = ["".join(self.pieces)]
-        return self.pieces[0] if self.pieces else ""
+    def answer(self) -> str:
+        """The text so far, without reasoning."""
+        return self._joined("answer")
+
+    @property
+    def thought(self) -> Thought | None:
+        """The reasoning so far; None as long as there is none."""
+        if not self._has_thought:
+            return None
+        return Thought(self._joined("reasoning"), self._reasoning_tokens, self._took_s, is_open=self._splitter.is_open)
+
+    def _joined(self, kind: Kind) -> str:
+        pieces = self._texts[kind]
+        if len(pieces) > 1:
+            pieces[:] = ["".join(pieces)]
+        return pieces[0] if pieces else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One sentence of ours under a conversation: on a failure, or on what was done."""
+
+    sentence: str
+    is_failure: bool = True
 
 
 @dataclass(slots=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from textual.message import Message
 
 from chatapp.tui.live import LiveAnswer
-from models.engine import Event
+from models.engine import Event, Failed
+from sessions.conversation import Draft
 
 
 @dataclass
@@ -27,10 +29,10 @@ class OpenEvent(Message):
 
 @dataclass
 class OpenEnded(Message):
-    """A conversation's history is resident, or could not be made so (`failure`, one sentence)."""
+    """A conversation's history is resident, or could not be made so."""
 
     session_id: str
-    failure: str | None
+    failed: Failed | None
 
 
 @dataclass
@@ -43,10 +45,10 @@ class TurnEvent(Message):
 
 @dataclass
 class TurnEnded(Message):
-    """A turn is over; `failure` is one sentence when there is no whole answer."""
+    """A turn is over; `failed` says why when there is no whole answer."""
 
     live: LiveAnswer
-    failure: str | None
+    failed: Failed | None
 
 
 @dataclass
@@ -58,20 +60,63 @@ class Trouble(Message):
 
 @dataclass
 class DraftSent(Message):
-    """The user sent the text of the composer."""
+    """The user sent what is in the composer; `typed` is how it stands there, with words in the places of chips."""
 
-    text: str
+    draft: Draft
+    typed: str
 
 
 @dataclass
 class SessionChosen(Message):
-    """The user chose a conversation in the sidebar."""
+    """The user chose a conversation, or a message in it."""
 
     session_id: str
+    message_id: int | None = None
 
 
 @dataclass
-class TrashAsked(Message):
-    """The user wants a conversation in the trash; None takes the last one out again."""
+class VerbAsked(Message):
+    """The user wants something done to the highlighted conversation, if there is one."""
+
+    verb: str
+    session_id: str | None
+
+
+@dataclass
+class RowHighlighted(Message):
+    """Another row of the list is highlighted."""
 
     session_id: str | None
+
+
+@dataclass
+class MoreAsked(Message):
+    """The end of the list is near."""
+
+
+@dataclass
+class SearchClosed(Message):
+    """The user wants the list back in the place of what was found."""
+
+
+@dataclass
+class MessageVerbAsked(Message):
+    """The user wants something done with the marked message."""
+
+    verb: str
+
+
+@dataclass
+class PartAsked(Message):
+    """The exact number of tokens of something attached is wanted; `take` gets it, if it can be known now."""
+
+    text: str
+    take: Callable[[int], None]
+
+
+@dataclass
+class CountAsked(Message):
+    """The exact number of tokens of a draft is wanted, as it was after so many changes."""
+
+    text: str
+    change: int

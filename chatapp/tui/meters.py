@@ -10,12 +10,14 @@ from textual.widgets import Sparkline, Static
 from chatapp.safe import clean_line
 from chatapp.tui import words
 from chatapp.tui.live import ModelState, Readings, Reuse
-from models.engine import ModelInfo
+from models.engine import ModelInfo, TurnStats
 
 WIDTH = 31
 """Cells of a line in the panel."""
 
 MUTED = "$foreground 60%"
+NOTE_ROWS = 6
+"""Lines that notes on the template may take in the panel."""
 
 _PHASES = {
     "idle": "ready",
@@ -34,17 +36,28 @@ _ONCE = ("tune", "check")
 """Parts of a load that happen once for a model and a machine, and that have a name of their own."""
 _MARKS = (("█", "$primary"), ("▓", "$secondary"), ("░", "$accent"))
 """Resident, restored, prefilled: told apart by the glyph too, for screens without colour."""
+_ALARMS: dict[words.Fullness, tuple[str, str]] = {
+    "": ("$primary", ""),
+    "warning": ("$warning", "!"),
+    "error": ("$error", "!!"),
+}
+"""Style and glyph of the context, by how full it is."""
 
 
 def phase_text(readings: Readings, model: ModelState, now: float) -> Content:
     """Two lines: what is going on; how far it is and how long it will take."""
-    if model.failure:
+    busy = _is_busy(readings)
+    if model.failure and not busy:
         return Content.assemble(("no model", "bold $error"), "\n", ("see the message on the left", MUTED))
-    busy = readings.activity not in ("idle", "failed", "queued", "waiting")
     shown = readings if model.info or busy else model.progress
     activity = shown.activity if model.info or busy or shown.activity in _ONCE else "load"
     style = "bold $error" if activity == "failed" else "bold $success" if activity == "idle" else "bold $accent"
     return Content.assemble((_PHASES[activity], style), "\n", _progress(shown, now))
+
+
+def _is_busy(readings: Readings) -> bool:
+    """True while the engine works for this conversation, be it to load another model."""
+    return readings.activity not in ("idle", "failed", "queued", "waiting")
 
 
 def _progress(shown: Readings, now: float) -> Content:
@@ -67,13 +80,19 @@ def speed_text(readings: Readings, now: float) -> Content:
     return Content.assemble(_label("TTFT"), (first, "bold"), "\n", _label("TPOT"), (each, "bold"), "  ", (rate, "bold"))
 
 
+def context_share(used: int, info: ModelInfo | None) -> float:
+    """How much of the context is used, from 0 to 1; 0 while no model is loaded."""
+    return used / info.n_ctx if info and info.n_ctx else 0.0
+
+
 def context_text(readings: Readings, info: ModelInfo | None) -> Content:
     """How full the context is, and the memory the KV cache takes: by the formula, and measured."""
     used = readings.context_tokens
     if info is None:
         return Content.assemble(_label("context"), (f"{words.count(used)} tokens", "bold"))
-    share = used / info.n_ctx if info.n_ctx else 0.0
-    style = "$error" if share > 0.9 else "$primary"
+    share = context_share(used, info)
+    level = words.fullness(share)
+    style, alarm = _ALARMS[level]
     is_whole = readings.stats.kv_bytes is not None or readings.activity != "decode"
     measured = readings.stats.kv_bytes or (readings.reuse.kv_bytes if readings.reuse else None)
     written = readings.stats.kv_bytes_written
@@ -81,8 +100,8 @@ def context_text(readings: Readings, info: ModelInfo | None) -> Content:
         _label("context"),
         (f"{words.count(used)} / {words.count(info.n_ctx)}", "bold"),
         "\n",
-        (words.bar(share, WIDTH - 6), style),
-        f" {share:4.0%}\n",
+        (words.bar(share, WIDTH - 8), style),
+        (f" {share:4.0%}{alarm:>3}\n", f"bold {style}" if level else ""),
         _label("KV"),
         (words.size(used * info.kv_bytes_per_token) + " ", "bold"),
         ("predicted\n", MUTED),
@@ -123,6 +142,14 @@ def resume_text(readings: Readings) -> Content:
     return Content.assemble(*parts)
 
 
+def reasoning_text(stats: TurnStats) -> Content:
+    """What became of the last answer's reasoning; empty if it had none."""
+    if not stats.reasoning_tokens:
+        return Content("")
+    fate = "stripped: the answer was read again" if stats.stripped_tokens else "kept in the prefix"
+    return Content.assemble((f"reasoning {words.count(stats.reasoning_tokens)} tokens, {fate}", MUTED))
+
+
 def came_back(reuse: Reuse) -> str:
     """One sentence on how a history became resident."""
     if reuse.restored:
@@ -132,36 +159,42 @@ def came_back(reuse: Reuse) -> str:
     return f"{words.count(reuse.resident)} tokens were still resident"
 
 
-def model_text(model: ModelState) -> Content:
-    """The model and the settings it runs with."""
+def model_text(model: ModelState, n_rows: int) -> Content:
+    """The model and the settings it runs with, in `n_rows` lines; notes that have no place are named by number."""
     info = model.info
     if info is None:
         return Content.assemble(("-", "bold") if not model.failure else ("not loaded", "bold $error"))
-    flash = "on" if info.flash_attention else "off"
+    lines = [(line, "bold") for line in words.wrapped(clean_line(info.name, WIDTH * 2), WIDTH)]
+    lines += [(line, MUTED) for fact in settings_of(info) for line in words.wrapped(fact, WIDTH)]
+    if info.kv_note:
+        lines += [(line, "$warning") for line in words.wrapped(clean_line(info.kv_note, 120), WIDTH)]
+    notes = [line for note in info.notes for line in words.wrapped(clean_line(note, 400), WIDTH)]
+    if len(notes) > min(NOTE_ROWS, n_rows - len(lines)):
+        n = len(info.notes)
+        notes = [f"{n} note{'s' if n != 1 else ''} on the template: F1"]
+    lines += [(line, MUTED) for line in notes]
+    return Content("\n").join(Content.assemble((line, style)) for line, style in lines)
+
+
+def settings_of(info: ModelInfo) -> list[str]:
+    """What a model runs with, a line for each."""
     layers = f" · {info.gpu_layers} GPU layers" if info.gpu_layers else ""
-    note = f"\n{clean_line(info.kv_note, 120)}" if info.kv_note else ""
-    rules = "".join(f"\n{clean_line(one, 200)}" for one in info.notes)
-    kind = "" if info.memory_kind == "dense" else f"\n{info.memory_kind} memory"
-    if info.kv_state_bytes:
-        kind += f", {words.size(info.kv_state_bytes)} a state"
     kv_type = "" if info.kv_type == "f16" else f" · KV {info.kv_type}"
-    return Content.assemble(
-        (clean_line(info.name, WIDTH * 2), "bold"),
-        "\n",
-        (
-            f"flash attention {flash}\n{info.threads} thread{'s' if info.threads != 1 else ''}"
-            f"{layers}{kv_type}{kind}{rules}",
-            MUTED,
-        ),
-        (note, "$warning"),
-    )
+    lines = [
+        f"flash attention {'on' if info.flash_attention else 'off'}",
+        f"{info.threads} thread{'s' if info.threads != 1 else ''}{layers}{kv_type}",
+    ]
+    if info.memory_kind != "dense":
+        state = f", {words.size(info.kv_state_bytes)} a state" if info.kv_state_bytes else ""
+        lines.append(f"{info.memory_kind} memory{state}")
+    return lines
 
 
 def one_line(readings: Readings, model: ModelState, now: float, width: int) -> Content:
     """The meters folded to one line: the parts that fit, the most telling first."""
-    if model.failure:
+    if model.failure and not _is_busy(readings):
         return Content.assemble(("no model", "bold $error"))
-    loading = model.info is None
+    loading = model.info is None and not _is_busy(readings)
     shown = model.progress if loading else readings
     activity = "load" if loading and shown.activity not in _ONCE else shown.activity
     phase = _SHORT_PHASES.get(activity, activity)
@@ -178,15 +211,25 @@ def one_line(readings: Readings, model: ModelState, now: float, width: int) -> C
     if reuse := readings.reuse:
         counts = (("restored", reuse.restored), ("prefilled", reuse.prefilled), ("resident", reuse.resident))
         origins = [f"{name} {words.count(n)}" for name, n in counts]
-    parts = [phase, *speeds, *origins] if activity == "decode" else [phase, *origins, *speeds]
-    if model.info and readings.context_tokens:
-        parts.append(f"context {readings.context_tokens / model.info.n_ctx:.0%}")
-    line = parts[0]
-    for part in parts[1:]:
-        if len(line) + 3 + len(part) > width:
+    parts = [(phase, "bold $accent")]
+    share = context_share(readings.context_tokens, model.info)
+    level = words.fullness(share)
+    style, alarm = _ALARMS[level]
+    context = (f"context {share:.0%}{alarm and ' ' + alarm}", f"bold {style}" if level else "")
+    if level:  # before all that can be left out
+        parts.append(context)
+    rest = [*speeds, *origins] if activity == "decode" else [*origins, *speeds]
+    parts += [(text, "") for text in rest]
+    if not level and share:
+        parts.append(context)
+    line = [parts[0]]
+    n_cells = len(phase)
+    for text, text_style in parts[1:]:
+        n_cells += 3 + len(text)
+        if n_cells > width:
             break
-        line += f" · {part}"
-    return Content.assemble((line[: len(parts[0])], "bold $accent"), line[len(parts[0]) :])
+        line += [(" · ", ""), (text, text_style)]
+    return Content.assemble(*line)
 
 
 def _label(text: str) -> tuple[str, str]:
@@ -200,7 +243,7 @@ class Meters(VerticalScroll, can_focus=False):
         super().__init__(id="meters")
         self._blocks = {
             name: Static("", id=f"meter-{name}", markup=False)
-            for name in ("phase", "speed", "context", "reuse", "resume", "model")
+            for name in ("phase", "speed", "context", "reuse", "resume", "reasoning", "model")
         }
         self._spark = Sparkline([0.0, 0.0], summary_function=max, id="meter-spark")
 
@@ -214,6 +257,7 @@ class Meters(VerticalScroll, can_focus=False):
         yield Static("this turn's prompt", classes="meter-title", markup=False)
         yield self._blocks["reuse"]
         yield self._blocks["resume"]
+        yield self._blocks["reasoning"]
         yield Static("model", classes="meter-title", markup=False)
         yield self._blocks["model"]
 
@@ -225,7 +269,8 @@ class Meters(VerticalScroll, can_focus=False):
             "context": context_text(readings, model.info),
             "reuse": reuse_text(readings),
             "resume": resume_text(readings),
-            "model": model_text(model),
+            "reasoning": reasoning_text(readings.stats),
+            "model": model_text(model, self._blocks["model"].size.height),
         }
         for name, content in contents.items():
             self._blocks[name].update(content, layout=False)

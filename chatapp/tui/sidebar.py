@@ -1,64 +1,71 @@
-"""The list of conversations, newest first."""
+"""The list of conversations and what stands around it: the search above, the facts of one row below."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import OptionList
+from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from chatapp.safe import clean_line
-from chatapp.tui import words
-from chatapp.tui.messages import SessionChosen, TrashAsked
-from sessions.conversation import SessionSummary
+from chatapp.tui.listrows import BROAD, NARROW, Row, View
+from chatapp.tui.messages import MoreAsked, RowHighlighted, SessionChosen, VerbAsked
+from chatapp.tui.results import Results, SearchField
 
-MUTED = "$foreground 60%"
-ROW_WIDTH = 26
-"""Cells of one row."""
+BROAD_WINDOW = 130
+"""Columns of the window from which on rows have a column for the tokens."""
+NEAR_END = 5
+"""Rows before the end at which more are loaded."""
 
 
 class Sidebar(OptionList):
-    """One row a conversation; Enter or a click opens it, Delete asks for the trash."""
+    """One row a conversation; Enter or a click opens it, letters do something to the highlighted one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("delete", "trash", "To trash", tooltip="Move this conversation to the trash; can be undone"),
-        Binding("u", "undo_trash", "Undo trash", show=False),
+        Binding("delete", "verb('trash')", "To trash", tooltip="Move this conversation to the trash; can be undone"),
+        Binding("delete", "verb('delete')", "Delete for good"),
+        Binding("r", "verb('restore')", "Restore"),
+        Binding("slash", "verb('search')", "Search"),
+        Binding("u", "verb('undo')", "Undo", show=False),
+        Binding("p", "verb('pin')", "Pin", show=False),
+        Binding("a", "verb('archive')", "Archive", show=False),
+        Binding("t", "verb('task')", "Task line", show=False),
+        Binding("number_sign", "verb('tags')", "Tags", show=False),
+        Binding("v", "verb('view')", "View"),
     ]
-    BORDER_TITLE = "Conversations"
 
     def __init__(self) -> None:
         super().__init__(id="sidebar", markup=False, compact=True)
-        self._rows: tuple[object, ...] = ()
+        self.view: View = "list"
+        self._rows: list[Row] = []
+        self._width = NARROW
 
-    def show(
-        self, summaries: list[SessionSummary], *, current: str | None, running: frozenset[str], now: float
-    ) -> None:
-        """Fill the list, if anything changed.
+    def show(self, rows: Sequence[Row], view: View, *, current: str | None) -> None:
+        """Bring the list up to date; rows that look as before are not painted again.
 
         While the list has the focus the highlighted row stays the same conversation; else it is the current one.
         """
-        options: list[Option] = []
-        rows: list[object] = []
-        last_group: str | None = None
-        for summary in summaries:
-            session = summary.session
-            group = words.group(session.updated_at, now)
-            if group != last_group:
-                options.append(Option(Content.assemble((group, MUTED)), disabled=True))
-                rows.append(group)
-                last_group = group
-            row = _row(summary, is_current=session.id == current, is_running=session.id in running, now=now)
-            options.append(Option(row, id=session.id))
-            rows.append((session.id, row))
+        rows = list(rows)
+        width = BROAD if self.app.size.width >= BROAD_WINDOW else NARROW
         kept = (self.chosen if self.has_focus else None) or current
-        if tuple(rows) == self._rows and kept == self.chosen:
-            return
-        self._rows = tuple(rows)
-        self.set_options(options)
-        if kept is not None and any(option.id == kept for option in options):
-            self.highlighted = self.get_option_index(kept)
+        old, is_same_view = self._rows, view == self.view and width == self._width
+        self.view, self._width, self._rows = view, width, rows
+        ids = [row.session_id for row in rows]
+        if is_same_view and ids[: len(old)] == [row.session_id for row in old]:
+            for at, (before, row) in enumerate(zip(old, rows, strict=False)):
+                if before != row:
+                    self.replace_option_prompt_at_index(at, row.content(width))
+            self.add_options([self._option(row) for row in rows[len(old) :]])
+        else:
+            at_y = self.scroll_y if is_same_view else 0
+            self.set_options([self._option(row) for row in rows])
+            self.scroll_to(y=at_y, animate=False, immediate=True)
+        if kept != self.chosen and kept in ids:
+            self.highlighted = ids.index(kept)
 
     @property
     def chosen(self) -> str | None:
@@ -66,35 +73,78 @@ class Sidebar(OptionList):
         option = self.highlighted_option
         return option.id if option else None
 
+    @property
+    def is_near_end(self) -> bool:
+        """True if the last rows are highlighted, or nearly in sight."""
+        last = max(self.highlighted or 0, int(self.scroll_y) + self.size.height - 1)
+        return last >= self.option_count - NEAR_END
+
+    def _option(self, row: Row) -> Option:
+        return Option(row.content(self._width), id=row.session_id, disabled=row.session_id is None)
+
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Open the conversation of a row."""
         event.stop()
         if event.option_id is not None:
             self.post_message(SessionChosen(event.option_id))
 
-    def action_trash(self) -> None:
-        """Ask for the highlighted conversation to be moved to the trash."""
-        if self.chosen is not None:
-            self.post_message(TrashAsked(self.chosen))
+    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        """Tell the facts of the row; near the end, ask for more."""
+        event.stop()
+        self.post_message(RowHighlighted(event.option_id))
+        if self.is_near_end:
+            self.post_message(MoreAsked())
 
-    def action_undo_trash(self) -> None:
-        """Ask for the last trashed conversation to come back."""
-        self.post_message(TrashAsked(None))
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Reaching the end by the wheel asks for more, too."""
+        super().watch_scroll_y(old_value, new_value)
+        if new_value > old_value and self.is_near_end:
+            self.post_message(MoreAsked())
+
+    def action_verb(self, name: str) -> None:
+        """Ask for something to be done to the highlighted conversation."""
+        self.post_message(VerbAsked(name, self.chosen))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Each view has verbs of its own."""
+        if action == "verb":
+            name = parameters[0]
+            if name in ("delete", "restore"):
+                return self.view == "trash"
+            if name in ("trash", "pin", "archive", "task", "tags"):
+                return self.view != "trash"
+        return super().check_action(action, parameters)
 
 
-def _row(summary: SessionSummary, *, is_current: bool, is_running: bool, now: float) -> Content:
-    """`▸ title of the conversation… ✓ 3h`, exactly `ROW_WIDTH` cells."""
-    session = summary.session
-    age = words.age(session.updated_at, now)
-    state = " …" if is_running else " ✓" if session.state == "done" else ""
-    room = ROW_WIDTH - len(age) - len(state) - 3
-    title = clean_line(session.title, 200) or "New conversation"
-    name = Content(title).truncate(room, ellipsis=True)
-    pad = " " * max(0, room - name.cell_length)
-    return Content.assemble(
-        ("▸ " if is_current else "  ", "bold $accent"),
-        name.stylize("bold") if is_current else name,
-        pad,
-        (state + " ", "$accent" if is_running else "$success"),
-        (age, MUTED),
-    )
+class Library(Vertical):
+    """The left part of the window: the search field, the name of the view, the list or what was found, the facts."""
+
+    def __init__(self) -> None:
+        super().__init__(id="library")
+        self.field = SearchField()
+        self.head = Static("", id="list-head", markup=False)
+        self.list = Sidebar()
+        self.results = Results()
+        self.foot = Static("", id="list-foot", markup=False)
+
+    def compose(self) -> ComposeResult:
+        """Top to bottom."""
+        yield self.field
+        yield self.head
+        yield self.list
+        yield self.results
+        yield self.foot
+
+    def on_mount(self) -> None:
+        """Nothing is searched for yet."""
+        self.field.display = self.head.display = self.results.display = False
+
+    def say_head(self, text: str) -> None:
+        """Say above the list what it shows; nothing where that needs no word."""
+        if text != str(self.head.content):
+            self.head.update(text)
+        self.head.display = bool(text)
+
+    def say_foot(self, content: Content) -> None:
+        """Show the facts of the highlighted conversation."""
+        self.foot.update(content, layout=False)

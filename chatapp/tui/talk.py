@@ -8,12 +8,13 @@ from contextlib import aclosing
 
 from textual.message import Message as WindowMessage
 
-from chatapp.tui.live import LiveAnswer, ModelState, Readings
+from chatapp.tui.live import SEND, LiveAnswer, ModelState, Notice, Readings, Request
 from chatapp.tui.messages import ModelEvent, OpenEnded, OpenEvent, Trouble, TurnEnded, TurnEvent
-from models.engine import Event, Failed, Loaded, Piece, Sampling
+from models.engine import Event, Failed, Loaded, ModelInfo, Piece, Sampling
 from models.errors import EngineError
 from sessions.conversation import Message
 from sessions.errors import SessionError
+from sessions.history import prompt_messages
 from sessions.manager import SessionManager
 
 
@@ -29,19 +30,26 @@ class Talk:
         manager: SessionManager,
         sampling: Sampling | None,
         *,
+        recommend: Callable[[ModelInfo], Sampling],
         post: Callable[[WindowMessage], object],
         monotonic: Callable[[], float],
     ) -> None:
         self.model = ModelState()
         self.live: dict[str, LiveAnswer] = {}
-        self.notices: dict[str, str] = {}
+        self.notices: dict[str, Notice] = {}
         self.all_over = asyncio.Event()
         self._manager = manager
         self._sampling = sampling
+        self._recommend = recommend
         self._post = post
         self._monotonic = monotonic
         self._readings: dict[str, Readings] = {}
         self._load_over = asyncio.Event()
+
+    @property
+    def has_sampling(self) -> bool:
+        """True if the sampling was chosen for the program, which wins over all else."""
+        return self._sampling is not None
 
     def readings(self, session_id: str) -> Readings:
         """The live numbers of a conversation."""
@@ -55,12 +63,13 @@ class Talk:
         """Show the stored numbers of a conversation's last turn."""
         stats = next((m.stats for m in reversed(messages) if m.stats), None)
         if stats is not None:
-            self.readings(session_id).remembered(stats, sum(len(m.run.ids) for m in messages if m.run))
+            n_tokens = sum(len(message.run.ids) for message in prompt_messages(messages) if message.run)
+            self.readings(session_id).remembered(stats, n_tokens)
 
-    def begin(self, session_id: str, question: str, n_before: int) -> LiveAnswer:
-        """Note that a message is about to be sent."""
+    def begin(self, session_id: str, question: str, n_before: int, request: Request = SEND) -> LiveAnswer:
+        """Note that a turn is about to begin."""
         is_queued = bool(self.live)
-        live = LiveAnswer(session_id, question, n_before, is_queued=is_queued)
+        live = LiveAnswer(session_id, question, n_before, is_queued=is_queued, request=request)
         self.live[session_id] = live
         self.all_over.clear()
         self.notices.pop(session_id, None)
@@ -76,7 +85,7 @@ class Talk:
             self.all_over.set()
         self.readings(live.session_id).settle(self._monotonic())
         if failure:
-            self.notices[live.session_id] = failure
+            self.notices[live.session_id] = Notice(failure)
         return True
 
     def apply_load(self, event: Event) -> None:
@@ -90,6 +99,8 @@ class Talk:
     def apply_open(self, session_id: str, event: Event | None) -> None:
         """Take an event of a history becoming resident; None ends it."""
         readings = self.readings(session_id)
+        if isinstance(event, Loaded):
+            self.apply_load(event)
         if event is not None:
             readings.apply(event, self._monotonic())
         elif session_id not in self.live:
@@ -101,49 +112,69 @@ class Talk:
         live.has_begun, live.is_queued = True, False
         if isinstance(event, Loaded):
             self.apply_load(event)
-        elif isinstance(event, Piece) and event.text:
-            live.pieces.append(event.text)
+        elif isinstance(event, Piece):
+            live.take(event, self._monotonic())
 
-    async def load(self) -> None:
-        """Load the model."""
-        async with aclosing(_told(self._manager.load())) as events:
+    async def load(self, session_id: str | None) -> None:
+        """Load the model: that of a conversation, else the usual one."""
+        async with aclosing(told(self._manager.load(session_id))) as events:
             async for event in events:
                 self._post(ModelEvent(event))
         self._load_over.set()
 
-    async def open(self, session_id: str) -> None:
-        """Make a conversation's history resident, once the model is loaded."""
-        failure: str | None = None
+    async def open(self, session_id: str, *, force: bool = False) -> None:
+        """Make a conversation's history resident, once a model is loaded; `force` skips the look at the memory."""
+        failed: Failed | None = None
         await self._load_over.wait()
-        async with aclosing(_told(self._manager.open(session_id))) as events:
+        async with aclosing(told(self._manager.open(session_id, force=force))) as events:
             async for event in events:
                 if not isinstance(event, Failed):
                     self._post(OpenEvent(session_id, event))
                 elif event.kind != "cancelled":  # a message or another conversation came first
-                    failure = _sentence(event)
-        self._post(OpenEnded(session_id, failure))
+                    failed = _with_way_out(event)
+        self._post(OpenEnded(session_id, failed))
 
     async def turn(self, live: LiveAnswer) -> None:
-        """Send a message and take the answer."""
-        failure: str | None = None
+        """Ask what the answer was begun for, and take it."""
+        failed: Failed | None = None
         try:
-            turn = self._manager.send(live.session_id, live.question, self._chosen_sampling())
-            async with aclosing(_told(turn)) as events:
+            async with aclosing(told(self._asked(live))) as events:
                 async for event in events:
                     self._post(TurnEvent(live, event))
                     if isinstance(event, Failed):
-                        failure = _sentence(event)
+                        failed = _with_way_out(event)
         except asyncio.CancelledError:
-            failure = "Not sent: it was taken back while it waited."
+            failed = Failed("cancelled", "Not sent: it was taken back while it waited.")
             raise
         finally:
-            self._post(TurnEnded(live, failure))
+            self._post(TurnEnded(live, failed))
 
-    def _chosen_sampling(self) -> Sampling:
-        """What was chosen; else what the model's file recommends, as soon as that is known."""
+    def _asked(self, live: LiveAnswer) -> AsyncGenerator[Event, None]:
+        session_id, request = live.session_id, live.request
+        sampling = self._chosen_sampling(session_id)
+        if request.kind == "regenerate":
+            return self._manager.regenerate(session_id, sampling, answer_id=request.message_id)
+        if request.kind == "continue":
+            return self._manager.continue_answer(session_id, sampling)
+        return self._manager.send(
+            session_id,
+            live.question,
+            sampling,
+            edits=request.message_id,
+            verdict=live.verdict,
+            attachments=live.attachments,
+        )
+
+    def _chosen_sampling(self, session_id: str) -> Sampling:
+        """What was chosen for the program; else for the conversation, over what is usual for the model."""
         if self._sampling is not None:
             return self._sampling
-        return self.model.info.sampling if self.model.info else Sampling()
+        usual = self._recommend(self.model.info) if self.model.info else Sampling()
+        try:
+            own = self._manager.session(session_id).sampling
+        except SessionError:  # sending tells
+            return usual
+        return own.over(usual) if own else usual
 
     async def stop(self) -> None:
         """Stop the running answer or opening."""
@@ -153,14 +184,14 @@ class Talk:
             self._post(Trouble(f"The answer could not be stopped: {error}"))
 
 
-def _sentence(failed: Failed) -> str:
+def _with_way_out(failed: Failed) -> Failed:
     """What to tell about a failure, with the way out."""
     if failed.kind == "died":
-        return f"{failed.message} The next message starts the engine again."
-    return failed.message
+        return Failed(failed.kind, f"{failed.message} The next message starts the engine again.")
+    return failed
 
 
-async def _told(events: AsyncIterator[Event]) -> AsyncGenerator[Event, None]:
+async def told(events: AsyncIterator[Event]) -> AsyncGenerator[Event, None]:
     """Events as they come; an exception becomes a `Failed`, because each failure must reach the user."""
     try:
         try:

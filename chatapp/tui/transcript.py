@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import wraps
+from typing import ClassVar, Concatenate, ParamSpec
 
 from textual import on
+from textual.actions import parse
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.events import Click
-from textual.widget import Widget
 from textual.widgets import Static
 
-from chatapp.tui.live import LiveAnswer
-from chatapp.tui.turns import Edge, GrowingAnswer, UserText, shown, turn_widget
-from sessions.conversation import Message
+from chatapp.tui.live import LiveAnswer, Notice
+from chatapp.tui.marking import Marking
+from chatapp.tui.messages import MessageVerbAsked
+from chatapp.tui.thinking import Folds, ThoughtBlock
+from chatapp.tui.turnlist import TurnList
+from chatapp.tui.turns import Edge, SystemLine, UserText
+from sessions.conversation import Message, Version
 
 FIRST_PAINT = 8
 """Messages painted at once when a conversation opens; older ones follow one batch per idle moment."""
@@ -28,156 +36,321 @@ PAINT_S = 0.1
 
 HINT = (
     "Write below and press Enter. Shift+Enter, Alt+Enter or Ctrl+J begins a new line.",
-    "Escape stops an answer and keeps its text. Ctrl+N starts a new conversation, Ctrl+B shows the list.",
+    "Escape stops an answer and keeps its text. Ctrl+N starts a new conversation, Ctrl+F searches all of them.",
     "Tab moves between the list, the text and the box. F1 lists all keys, Ctrl+P all commands.",
     "Meters: resident tokens were in memory, restored ones came from disk, prefilled ones were computed.",
     "TTFT is the wait for the first token, TPOT the time for each one after it.",
 )
 
 
+P = ParamSpec("P")
+
+
+def one_at_a_time(
+    change: Callable[Concatenate[Transcript, P], Awaitable[None]],
+) -> Callable[Concatenate[Transcript, P], Awaitable[None]]:
+    """Let a change of the mounted widgets wait for the one before: keys, scrolling and turns are tasks of their own."""
+
+    @wraps(change)
+    async def changed(transcript: Transcript, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        async with transcript.changing:
+            await change(transcript, *args, **kwargs)
+
+    return changed
+
+
 class Transcript(VerticalScroll):
     """Messages `[first, last)` of the conversation are mounted; the newest are painted first.
 
     Below the newest message stands the tail: the running turn and our notice. It follows the end until the
-    user scrolls up; `follow` (the End key) follows again.
+    user scrolls up; `follow` (the End key) follows again. One stored message may be marked, for the verbs.
     """
 
-    def __init__(self) -> None:
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left_square_bracket", "mark(-1)", show=False),
+        Binding("right_square_bracket", "mark(1)", show=False),
+        Binding("ctrl+z", "verb('undo')", show=False),
+        Binding("escape", "unmark", "Unmark", show=False),
+        Binding("e", "verb('edit')", "Edit"),
+        Binding("r", "verb('regenerate')", "Answer again"),
+        Binding("c", "verb('continue')", "Go on"),
+        Binding("left", "verb('older')", "Versions", key_display="← →"),
+        Binding("right", "verb('newer')", show=False),
+        Binding("f", "verb('fork')", "Fork"),
+        Binding("y", "verb('copy')", "Copy"),
+        Binding("t", "verb('tree')", "Tree"),
+        Binding("enter", "unfold", "Unfold"),
+    ]
+
+    def __init__(self, versions: Callable[[str], Mapping[int, Version]]) -> None:
+        """`versions` returns the versions of a conversation's messages that have several."""
         super().__init__(id="transcript")
-        self._messages: Sequence[Message] = ()
-        self._first = 0
-        self._last = 0
-        self._mounted: dict[int, Widget] = {}  # position in the conversation -> its widget
-        self._tail: list[Widget] = []
-        self._live: LiveAnswer | None = None
-        self._growing: GrowingAnswer | None = None
-        self._notice: str | None = None
+        self.marking = Marking()
+        self._ask_versions = versions
         self._is_moving = False
+        self.changing = asyncio.Lock()
+        self._all_folds: dict[str, Folds] = {}
         self._older = Edge("older")
         self._newer = Edge("newer")
         self._hint = Static("", id="hint", markup=False)
-        self._turns = Vertical(id="turns")
+        self._turns = TurnList(self.marking)
+        self._system = Vertical(id="system")
+        self._system_text = ""
+        self._page = Vertical(self._system, self._turns, id="page")
 
     def compose(self) -> ComposeResult:
         """The borders of the window, the hint, and the place of the messages."""
         yield self._older
+        yield self._page
         yield self._hint
-        yield self._turns
         yield self._newer
 
     def on_mount(self) -> None:
         """Follow the end and paint running answers ten times a second."""
         self.anchor()
-        self.set_interval(PAINT_S, self._paint)
+        self.set_interval(PAINT_S, self._turns.paint)
+
+    @property
+    def has_reasoning(self) -> bool:
+        """True if a block of reasoning was shown in this conversation."""
+        return self._turns.folds.has_blocks
+
+    def toggle_reasoning(self) -> None:
+        """Unfold all blocks of reasoning, or fold them."""
+        self._turns.folds.toggle_all()
+        for block in self.query(ThoughtBlock):
+            block.repaint()
+
+    def _choose_folds(self) -> None:
+        """Each conversation has its own; one without a message has none to remember."""
+        session_id = self._session_id
+        self._turns.folds = self._all_folds.setdefault(session_id, Folds()) if session_id else Folds()
+        self.marking.versions = self._ask_versions(session_id) if session_id else {}
+
+    @property
+    def _session_id(self) -> str | None:
+        return (
+            self._turns.live.session_id if self._turns.live else self.messages[0].session_id if self.messages else None
+        )
+
+    @property
+    def marked(self) -> Message | None:
+        """The marked message."""
+        return self.marking.message
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """The stored messages that are shown, oldest first."""
+        return self.marking.messages
 
     @property
     def n_mounted(self) -> int:
         """Messages that have a widget now."""
-        return len(self._mounted)
+        return self._turns.n_mounted
 
-    async def show(self, messages: Sequence[Message], live: LiveAnswer | None, notice: str | None) -> None:
-        """Paint a conversation from its end, the answer that is being written in it, and a notice, if any."""
-        self._messages = spoken(messages)[: live.n_before if live else None]
-        self._live, self._notice = live, notice
-        last = len(self._messages)
+    @one_at_a_time
+    async def show(
+        self,
+        messages: Sequence[Message],
+        live: LiveAnswer | None,
+        notice: Notice | None,
+        *,
+        at: int | None = None,
+    ) -> None:
+        """Paint a conversation from its end, the answer that is being written in it, and a notice, if any.
+
+        `at` is a message that is marked and scrolled to.
+        """
+        await self._show_system(next((message.text for message in messages if message.role == "system"), ""))
+        self.marking.messages = spoken(messages)[: live.n_before if live else None]
+        self._turns.live, self._turns.notice = live, notice
+        self._choose_folds()
+        self.marking.message_id = at
+        place = self.marking.position(at)
         with self.app.batch_update():
-            await self._remount(range(max(0, last - FIRST_PAINT), last))
-        self.follow()
-        self.call_after_refresh(self._fill)
+            await self._remount(self._window_at(place))
+        if place is None:
+            self.follow()
+            self.call_after_refresh(self._fill)
+        else:
+            self.release_anchor()
+            self.call_after_refresh(self._scroll_to_mark, top=True)
 
-    async def add_question(self, live: LiveAnswer) -> None:
-        """A message was sent: show it and the answer to come."""
-        self._live, self._notice = live, None
-        if self._last < len(self._messages):
-            await self.to_end()
+    def _window_at(self, place: int | None) -> range:
+        """Positions to mount first: the end, or what stands around one of them."""
+        last = len(self.messages)
+        if place is None or place >= last - FIRST_PAINT:
+            return range(max(0, last - FIRST_PAINT), last)
+        return range(max(0, place - BATCH), min(last, place + BATCH + 1))
+
+    # --- the marked message ---
+
+    @one_at_a_time
+    async def mark(self, step: int) -> None:
+        """Mark the next or the previous message; without a mark, the last one."""
+        at = self.marking.beside(step)
+        if at is None:
             return
+        self.unmark()
+        self.marking.message_id = self.messages[at].id
+        if self._turns.widget_at(at) is None:
+            with self.app.batch_update():
+                await self._remount(self._window_at(at))
+        elif widget := self._turns.widget_at(at):
+            widget.add_class("-marked")
+        self.release_anchor()
+        self.call_after_refresh(self._scroll_to_mark)
+        self.refresh_bindings()
+
+    def unmark(self) -> None:
+        """Mark no message."""
+        widget = self._turns.widget_at(self.marking.at)
+        self.marking.message_id = None
+        if widget is not None:
+            widget.remove_class("-marked")
+        self.refresh_bindings()
+
+    def _scroll_to_mark(self, *, top: bool = False) -> None:
+        at = self.marking.at
+        widget = self._turns.widget_at(at)
+        if widget is None:
+            return
+        if at == len(self.messages) - 1 and self._turns.live is None and not top:
+            self.follow()
+        else:
+            self.scroll_to_widget(widget, animate=False, top=top, force=True)
+
+    async def action_mark(self, step: int) -> None:
+        """Choose a message for the verbs."""
+        await self.mark(step)
+
+    def action_unmark(self) -> None:
+        """Choose none."""
+        self.unmark()
+
+    def action_verb(self, name: str) -> None:
+        """Ask for something to be done with the marked message."""
+        self.post_message(MessageVerbAsked(name))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """The verbs are keys while a message is marked; without a mark letters belong to the box."""
+        if action == "verb" and parameters[0] != "undo":
+            return self.marking.can(str(parameters[0]))
+        if action == "unfold":
+            return (found := self._marked_question()) is not None and found.has_attachments
+        if action == "unmark":
+            return self.marking.message_id is not None and self._turns.live is None
+        return super().check_action(action, parameters)
+
+    def _marked_question(self) -> UserText | None:
+        found = self._turns.widget_at(self.marking.at)
+        return found if isinstance(found, UserText) else None
+
+    def action_unfold(self) -> None:
+        """Unfold what is attached to the marked message, or fold it."""
+        if (found := self._marked_question()) is not None:
+            found.unfold_all()
+
+    def is_verb(self, key: str) -> bool:
+        """True for a key that does something here, with the message that is marked or none."""
+        return any(
+            binding.key == key and self.check_action(*_action(binding.action))
+            for binding in self.BINDINGS
+            if isinstance(binding, Binding)
+        )
+
+    @one_at_a_time
+    async def add_question(self, live: LiveAnswer) -> None:
+        """A turn begins: show its question and the answer to come, in the place of what stood behind it."""
+        is_at_end = self._turns.is_at_end
+        self._turns.live, self._turns.notice = live, None
+        self.unmark()
+        self.marking.messages = self.messages[: live.n_before]
+        self._choose_folds()
+        last = len(self.messages)
         with self.app.batch_update():
-            await self._drop_tail()
-            await self._mount_tail()
-            self._tell_edges()
+            if is_at_end and (self._turns.first < last or last == 0):
+                await self._turns.cut()
+                self._tell_edges()
+            else:
+                await self._remount(range(max(0, last - FIRST_PAINT), last))
         self.follow()
 
-    async def settle(self, messages: Sequence[Message], notice: str | None) -> None:
+    @one_at_a_time
+    async def settle(self, messages: Sequence[Message], notice: Notice | None) -> None:
         """The turn is over: its stored messages take the place of the growing answer, in one full update."""
-        is_at_end = self._last == len(self._messages)
-        growing, self._live, self._growing = self._growing, None, None
-        self._messages, self._notice = spoken(messages), notice
-        if is_at_end:
-            new = range(self._last, len(self._messages))
-            self._last = new.stop
+        is_at_end = self._turns.is_at_end
+        growing = self._turns.end_turn()
+        self.marking.messages, self._turns.notice = spoken(messages), notice
+        self.marking.versions = self._ask_versions(self._session_id) if self._session_id else {}
+        last = len(self.messages)
+        if is_at_end and last - self._turns.last > COMFORT:  # it came to nothing: what it took the place of is back
             with self.app.batch_update():
-                if growing is not None and len(new) == 2 and self._messages[-1].role == "assistant":
-                    await growing.finish(self._messages[-1])
-                    self._mounted.update(zip(new, self._tail[:2], strict=True))
-                    del self._tail[:2]
-                await self._drop_tail()
-                await self._mount(position for position in new if position not in self._mounted)
-                await self._mount_tail()
+                await self._remount(range(last - COMFORT, last))
+        elif is_at_end:
+            with self.app.batch_update():
+                await self._turns.settle(growing)
         self._tell_edges()
 
-    async def say(self, notice: str) -> None:
+    @one_at_a_time
+    async def say(self, notice: Notice) -> None:
         """Put one notice of ours under the conversation."""
-        self._notice = notice
-        if self._last == len(self._messages):
-            await self._drop_tail()
-            await self._mount_tail()
+        self._turns.notice = notice
+        await self._turns.renew_tail()
         self._tell_edges()
 
     def follow(self) -> None:
         """Stay at the end from now on."""
         self.anchor()
 
+    @one_at_a_time
     async def to_end(self) -> None:
         """Show the newest messages and follow the end."""
-        last = len(self._messages)
-        if self._last < last:
+        last = len(self.messages)
+        if not self._turns.is_at_end:
             with self.app.batch_update():
                 await self._remount(range(max(0, last - COMFORT), last))
         self.follow()
 
+    @one_at_a_time
     async def to_start(self) -> None:
         """Show the oldest messages."""
         self.release_anchor()
-        if self._first > 0:
+        if self._turns.first > 0:
             with self.app.batch_update():
-                await self._remount(range(min(COMFORT, len(self._messages))))
+                await self._remount(range(min(COMFORT, len(self.messages))))
         self.scroll_home(animate=False)
 
     async def older(self) -> None:
         """Mount older messages above; what is on the screen stays where it is."""
-        if self._first == 0 or self._is_moving:
+        if self._turns.first == 0 or self._is_moving or self.changing.locked():
             return
+        async with self.changing:
+            await self._mount_older()
+
+    async def _mount_older(self) -> None:
         self._is_moving = True
         height, at = self.virtual_size.height, self.scroll_y
-        start = max(0, self._first - BATCH)
         with self.app.batch_update():
-            await self._mount(range(start, self._first), before=self._mounted.get(self._first))
-            self._first = start
-            while len(self._mounted) > MAX_MOUNTED:
-                self._last -= 1
-                await self._mounted.pop(self._last).remove()
-            if self._last < len(self._messages):
-                await self._drop_tail()
+            await self._turns.mount_older(BATCH, at_most=MAX_MOUNTED)
             self._tell_edges()
         self.call_after_refresh(self._keep_place, height, at)
 
     async def newer(self) -> None:
         """Mount newer messages below; what is on the screen stays where it is."""
-        if self._last >= len(self._messages) or self._is_moving:
+        if self._turns.is_at_end or self._is_moving or self.changing.locked():
             return
+        async with self.changing:
+            await self._mount_newer()
+
+    async def _mount_newer(self) -> None:
         self._is_moving = True
-        end = min(len(self._messages), self._last + BATCH)
-        first_kept = max(self._first, end - MAX_MOUNTED)
-        kept = self._mounted[first_kept]
+        n_new = min(BATCH, len(self.messages) - self._turns.last)
+        kept = self._turns.widget_at(max(self._turns.first, self._turns.last + n_new - MAX_MOUNTED))
+        assert kept is not None, "what is mounted now and stays so"
         at, row = self.scroll_y, kept.virtual_region.y
         with self.app.batch_update():
-            await self._mount(range(self._last, end))
-            self._last = end
-            while self._first < first_kept:
-                await self._mounted.pop(self._first).remove()
-                self._first += 1
-            if self._last == len(self._messages):
-                await self._mount_tail()
+            await self._turns.mount_newer(BATCH, at_most=MAX_MOUNTED)
             self._tell_edges()
         self.call_after_refresh(lambda: self._moved(at + kept.virtual_region.y - row))
 
@@ -192,11 +365,11 @@ class Transcript(VerticalScroll):
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Reaching a border of the mounted window mounts what lies beyond it."""
         super().watch_scroll_y(old_value, new_value)
-        if self._is_moving or not self._messages:
+        if self._is_moving or not self.messages:
             return
-        if new_value < old_value and new_value <= 1 and self._first > 0:
+        if new_value < old_value and new_value <= 1 and self._turns.first > 0:
             self.call_next(self.older)
-        elif new_value > old_value and self._last < len(self._messages) and new_value >= self.max_scroll_y - 1:
+        elif new_value > old_value and not self._turns.is_at_end and new_value >= self.max_scroll_y - 1:
             self.call_next(self.newer)
 
     def action_scroll_end(self) -> None:
@@ -207,51 +380,31 @@ class Transcript(VerticalScroll):
         """Home: the first message."""
         self.call_next(self.to_start)
 
-    async def _paint(self) -> None:
-        if self._growing is not None and self._growing.is_attached:
-            await self._growing.paint()
-
     async def _fill(self) -> None:
         """Mount one more batch of older messages while there are few, then yield to everything else."""
-        if self._first > 0 and len(self._mounted) < COMFORT and self._last == len(self._messages):
+        if self._turns.first > 0 and self._turns.n_mounted < COMFORT and self._turns.is_at_end:
             await self.older()
             self.call_after_refresh(self._fill)
 
     async def _remount(self, window: range) -> None:
-        await self._turns.remove_children()
-        self._mounted, self._tail, self._growing = {}, [], None
-        self._first, self._last = window.start, window.stop
-        await self._mount(window)
-        if self._last == len(self._messages):
-            await self._mount_tail()
+        await self._turns.remount(window)
         self._tell_edges()
 
-    async def _mount(self, positions: Iterable[int], before: Widget | None = None) -> None:
-        widgets = {position: turn_widget(self._messages[position]) for position in positions}
-        self._mounted.update(widgets)
-        if widgets and self._turns.is_attached:
-            await self._turns.mount_all(widgets.values(), before=before)
-
-    async def _mount_tail(self) -> None:
-        if self._live is not None:
-            self._growing = GrowingAnswer(self._live)
-            self._tail += [UserText(self._live.question), self._growing]
-        if self._notice:
-            self._tail.append(Static(shown(self._notice), markup=False, classes="notice"))
-        if self._tail and self._turns.is_attached:
-            await self._turns.mount_all(self._tail)
-        await self._paint()
-
-    async def _drop_tail(self) -> None:
-        for widget in self._tail:
-            await widget.remove()
-        self._tail, self._growing = [], None
+    async def _show_system(self, text: str) -> None:
+        if text != self._system_text:
+            self._system_text = text
+            await self._system.remove_children()
+            if text:
+                await self._system.mount(SystemLine(text))
 
     def _tell_edges(self) -> None:
-        self._older.tell(self._first, "older messages · scroll up or click")
-        self._newer.tell(len(self._messages) - self._last, "newer messages · End shows them")
-        self._hint.display = not self._messages and not self._tail
+        self._older.tell(self._turns.first, "older messages · scroll up or click")
+        self._newer.tell(len(self.messages) - self._turns.last, "newer messages · End shows them")
+        self._hint.display = not self.messages and not self._turns.has_tail
         self._turns.display = not self._hint.display
+        self._system.display = self._turns.first == 0 and bool(self._system.children)
+        self._page.display = self._turns.display or self._system.display
+        self._page.set_class(self._hint.display, "-hinted")
         if self._hint.display:
             self._hint.update(Content("\n").join(Content.assemble(("· ", "$accent"), line) for line in HINT))
 
@@ -264,6 +417,11 @@ class Transcript(VerticalScroll):
     def _moved(self, at: float) -> None:
         self.scroll_to(y=at, animate=False, immediate=True)
         self._is_moving = False
+
+
+def _action(action: str) -> tuple[str, tuple[object, ...]]:
+    _, name, parameters = parse(action)
+    return name, parameters
 
 
 def spoken(messages: Sequence[Message]) -> list[Message]:

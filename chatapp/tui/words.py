@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Literal
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
-Group = Literal["Today", "This week", "Older"]
+Fullness = Literal["", "warning", "error"]
+_FILLING, _FULL = 0.75, 0.9
 
 
 def count(n: int) -> str:
     """A whole number with thousands marked: 4,010."""
     return f"{n:,}"
+
+
+def short_count(n: int) -> str:
+    """A whole number in at most four cells: 950, 4.0k, 12k, 1.2M."""
+    for unit, length in (("", 1), ("k", 1_000), ("M", 1_000_000)):
+        value = n / length
+        if value < 999.5 or unit == "M":
+            return f"{value:.1f}{unit}" if unit and value < 9.95 else f"{value:.0f}{unit}"
+    raise AssertionError("the loop returns at its last unit")
 
 
 def size(n_bytes: float) -> str:
@@ -47,14 +58,6 @@ def age(then: float, now: float) -> str:
     return f"{past // (7 * _DAY):.0f}w"
 
 
-def group(then: float, now: float) -> Group:
-    """Which part of the sidebar a time belongs to. Today is the last 24 hours: no time zone is needed."""
-    past = now - then
-    if past < _DAY:
-        return "Today"
-    return "This week" if past < 7 * _DAY else "Older"
-
-
 def bar(share: float, width: int, *, full: str = "█", empty: str = "░") -> str:
     """A gauge of `width` cells; anything above nothing shows at least one full cell."""
     share = min(1.0, max(0.0, share))
@@ -73,3 +76,13 @@ def shares(parts: tuple[int, ...], width: int) -> tuple[int, ...]:
     largest = max(range(len(parts)), key=parts.__getitem__)
     cells[largest] = max(0, cells[largest] + width - sum(cells))
     return tuple(cells)
+
+
+def fullness(share: float) -> Fullness:
+    """How a share of the context that is used is to be taken; empty while there is no need to think of it."""
+    return "error" if share >= _FULL else "warning" if share >= _FILLING else ""
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """One line of text as lines of at most `width` characters."""
+    return textwrap.wrap(text, width)

@@ -1,14 +1,20 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from textual.widgets import Static
 
+from chatapp.config import Settings
 from chatapp.tui.keys import KEYS
+from chatapp.window import models_here
 from models.fake import FakeDisk
+from sessions.loading import Shelf
 from tests.chatapp.tui_window import Window, sees, until
+from tests.models.ggufs import gguf, llama, tensor
 
 WIDE = (120, 36)
 HOSTILE = "Look: [/INST] [bold]x[/] <b>tag</b> <think>hm</think>\n\n\x1b]52;c;aGk=\x1b\\\x1b[2J\x9b31m `[/oops]`\n"
@@ -138,7 +144,8 @@ async def test_a_model_that_cannot_load_leaves_conversations_readable(tmp_path: 
     earlier = Window(tmp_path)
     session_id = await earlier.ask("remember this")
     earlier.store.close()
-    window = Window(tmp_path, load_error="The model file is cut off.", session_id=session_id)
+    shelf = Shelf(lambda _: Path("fake.gguf"))
+    window = Window(tmp_path, load_error="The model file is cut off.", session_id=session_id, shelf=shelf)
     async with window.app.run_test(size=WIDE) as pilot:
         await sees(pilot, window, "The model file is cut")
         await sees(pilot, window, "You said: remember this")
@@ -150,7 +157,7 @@ async def test_a_done_conversation_takes_no_message(tmp_path: Path) -> None:
     window = Window(tmp_path)
     session_id = await window.ask("task")
     window.manager.mark_done(session_id)
-    window.app._current = session_id
+    window.app.stage.current = session_id
     async with window.app.run_test(size=WIDE) as pilot:
         await sees(pilot, window, "F4 reopens it")
         await pilot.press(*"more", "enter")
@@ -195,7 +202,7 @@ async def test_panels_fold_away(tmp_path: Path, width: int, sidebar: bool, meter
     window = Window(tmp_path)
     async with window.app.run_test(size=(width, 24)) as pilot:
         await pilot.pause()
-        shown = (window.sidebar.display, window.app.query_one("#meters").display)
+        shown = (window.app.query_one("#library").display, window.app.query_one("#meters").display)
         assert shown == (sidebar, meters)
         assert window.app.query_one("#meter-line").display is not meters
 
@@ -222,15 +229,79 @@ async def test_every_key_is_documented() -> None:
 
 
 async def test_what_the_model_recommends_is_used(tmp_path: Path) -> None:
-    """Where nobody chose, the sampling of the model's file counts."""
+    """Where nobody chose, what is usual for the model counts."""
     window = Window(tmp_path)
-    window.app._talk._sampling = None
+    window.app.stage.talk._sampling = None
     async with window.app.run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: window.app._talk.model.info is not None, "the model is there")
-        info = window.app._talk.model.info
+        await until(pilot, lambda: window.app.stage.talk.model.info is not None, "the model is there")
+        info = window.app.stage.talk.model.info
         assert info is not None
         recommended = replace(info.sampling, temperature=0.3)
-        window.app._talk.model.info = replace(info, sampling=recommended)
+        window.app.stage.talk.model.info = replace(info, sampling=recommended)
         await pilot.press(*"hello", "enter")
         await sees(pilot, window, "You said: hello")
     assert window.engine.samplings == [recommended]
+
+
+async def test_a_filling_context_is_told_on_the_box(tmp_path: Path) -> None:
+    """Its border says how full the context is, in words too."""
+    window = Window(tmp_path, reply=lambda _: "x" * 450, n_ctx=1024)
+    async with window.app.run_test(size=(60, 16)) as pilot:
+        await pilot.press(*"go", "enter")
+        await until(pilot, lambda: window.manager.running is None, "the answer is complete")
+        assert str(window.composer.border_title or "") == ""
+        window.composer.insert("y" * 30)
+        await pilot.press("enter")
+        await sees(pilot, window, "context 92%: nearly full")
+        assert window.composer.has_class("-full")
+        await window.app.action_new()
+        await until(pilot, lambda: not window.composer.has_class("-full"), "another conversation has room")
+        assert "context" not in str(window.composer.border_title)
+
+
+async def test_the_help_has_the_facts_of_the_model(tmp_path: Path) -> None:
+    """F1 lists the keys, and below them what is known of the model."""
+    window = Window(tmp_path)
+    async with window.app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: window.app.stage.talk.model.info is not None, "the model is there")
+        await pilot.press("f1")
+        await sees(pilot, window, "send the message")
+        await pilot.press("end")
+        await sees(pilot, window, "trained for 32,768")
+
+
+def test_the_window_opens_without_what_it_may_never_show() -> None:
+    """Dialogs, the list of models and what reads their headers are imported when they are first needed."""
+    code = "import sys, chatapp.window; print(*sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    late = {
+        f"chatapp.tui.{name}"
+        for name in (
+            "branchtree",
+            "costscreen",
+            "dialogs",
+            "editor",
+            "lines",
+            "screens",
+            "snippetscreens",
+            "statscreen",
+            "summary",
+            "systemscreen",
+            "viewer",
+        )
+    }
+    late |= {"models.catalog", "models.tokens", "models.price"}
+    assert "chatapp.tui.app" in loaded
+    assert late & set(loaded) == set()
+
+
+def test_the_models_that_can_be_chosen(tmp_path: Path) -> None:
+    """Those that can be used are listed, with what is known of them and whether they fit; a damaged one is not."""
+    folder = tmp_path / "data" / "models"
+    folder.mkdir(parents=True)
+    (folder / "good.gguf").write_bytes(gguf(llama(), [tensor("t", [8])], data=bytes(32)))
+    (folder / "bad.gguf").write_bytes(b"GGUFnot a model")
+    choices = models_here(Settings(tmp_path / "data", tmp_path / "cache"))
+    own = [choice for choice in choices if choice.path.parent == folder]
+    assert [(choice.name, choice.fits) for choice in own] == [("good", True)]
+    assert "own" in own[0].detail

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from textual import events
 
+from chatapp.tui.composer import LONGEST_DRAFT
+from chatapp.tui.messages import CountAsked
 from models.engine import ModelInfo
-from tests.chatapp.tui_window import Window, until
+from tests.chatapp.tui_window import Window, hears, until
 
 SIZE = (100, 30)
 
@@ -123,3 +125,99 @@ async def test_the_counter_is_made_for_the_loaded_model(tmp_path: Path) -> None:
         await pilot.press("a", "b")
         await until(pilot, lambda: str(window.composer.border_subtitle) == "2 tokens", "the count")
     assert asked == [("fake", False)]
+
+
+@pytest.mark.parametrize("n_before", [0, 5])
+async def test_a_paste_beyond_the_longest_message_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_before: int
+) -> None:
+    """One sentence says so, the text is not even looked at, and what was there stays."""
+    window = Window(tmp_path)
+    async with window.app.run_test(size=SIZE) as pilot:
+        await pilot.press(*"x" * n_before)
+        monkeypatch.setattr("chatapp.tui.composer.scrub", lambda _: pytest.fail("the paste was read"))
+        window.composer.post_message(events.Paste("p" * (LONGEST_DRAFT + 1 - n_before)))
+        await hears(pilot, window, "at most 2,000,000 characters")
+        assert window.composer.draft == "x" * n_before
+
+
+async def test_pastes_count_together(tmp_path: Path) -> None:
+    """What fits alone is refused if the draft has something long already; the longest is still taken."""
+    window = Window(tmp_path)
+    async with window.app.run_test(size=SIZE) as pilot:
+        window.composer.post_message(events.Paste("p" * LONGEST_DRAFT))
+        await until(pilot, lambda: window.composer.n_characters == LONGEST_DRAFT, "the longest paste")
+        window.composer.post_message(events.Paste("q"))
+        await hears(pilot, window, "at most 2,000,000 characters")
+        assert window.composer.draft == "p" * LONGEST_DRAFT
+
+
+async def test_a_long_draft_is_estimated_at_once_and_counted_after_a_pause(tmp_path: Path) -> None:
+    """No key waits for the counter: it is asked in another thread, after the last one."""
+    window = Window(tmp_path)
+    threads: list[threading.Thread] = []
+
+    def count(text: str) -> int:
+        threads.append(threading.current_thread())
+        return len(text)
+
+    async with window.app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: window.app.stage.talk.model.info is not None, "the model is there")
+        window.composer.count_with(count)
+        window.composer.post_message(events.Paste("p" * 120_000))
+        await until(pilot, lambda: str(window.composer.border_subtitle) == "≈ 30,000 tokens", "the estimate")
+        assert threading.main_thread() not in threads
+        await until(pilot, lambda: str(window.composer.border_subtitle) == "120,000 tokens", "the count")
+        assert threads[0] is not threading.main_thread()
+
+
+async def test_the_engine_counts_where_nothing_else_can(tmp_path: Path) -> None:
+    """The estimate stands until the engine's number comes; a changed draft never gets an old number."""
+    window = Window(tmp_path)
+    async with window.app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: window.app.stage.talk.model.info is not None, "the model is there")
+        window.composer.count_with(None)
+        await pilot.press(*"abcdefgh")
+        assert str(window.composer.border_subtitle) == "≈ 2 tokens"
+        await until(pilot, lambda: str(window.composer.border_subtitle) == "8 tokens", "the engine's count")
+        window.composer.counted(0, 99)
+        assert str(window.composer.border_subtitle) == "8 tokens"
+
+
+async def test_nothing_is_counted_by_the_engine_while_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The estimate stays while an answer is written; the count follows when it is complete."""
+    window = Window(tmp_path, reply=lambda _: "word " * 20)
+    window.engine.hang_at = 10
+    asked: list[str] = []
+    count = window.manager.count
+
+    async def counting(text: str) -> int | None:
+        asked.append(text)
+        return await count(text)
+
+    monkeypatch.setattr(window.manager, "count", counting)
+    async with window.app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: window.app.stage.talk.model.info is not None, "the model is there")
+        window.composer.count_with(None)
+        await pilot.press(*"go", "enter")
+        await until(pilot, lambda: window.app.readings.n_output == 10, "it answers")
+        await pilot.press(*"abcd")
+        window.app.on_count_asked(CountAsked("abcd", 0))
+        await pilot.pause()
+        assert asked == []
+        await pilot.press("escape")
+        await until(pilot, lambda: str(window.composer.border_subtitle) == "4 tokens", "the count")
+        assert asked == ["abcd"]
+
+
+async def test_an_opening_can_be_edited_before_a_big_draft(tmp_path: Path) -> None:
+    """A text of ours of one long line stands in the box in full; the draft behind it stays a chip, and all is sent."""
+    window = Window(tmp_path)
+    async with window.app.run_test(size=SIZE) as pilot:
+        await pilot.press(*"old")
+        opening = "A summary. " * 300 + "\n\n"
+        window.composer.begin_with(opening, "d" * 9_000, "waiting")
+        assert window.composer.text == opening + "[pasted 8.8 KiB #1]\n\nwaiting"
+        assert window.composer.draft == opening + "d" * 9_000 + "\n\nwaiting"

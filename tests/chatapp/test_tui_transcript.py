@@ -17,9 +17,9 @@ async def test_a_long_conversation_mounts_a_bounded_window(tmp_path: Path) -> No
     window = Window(tmp_path)
     session_id = window.manager.new().id
     for n in range(200):
-        window.store.add_question(session_id, f"question {n}", title="long")
-        window.store.add_answer(session_id, f"Answer {n}", "complete", run=None)
-    window.app._current = session_id
+        question = window.store.add_question(session_id, f"question {n}", title="long")
+        window.store.add_answer(question, f"Answer {n}", "complete", run=None)
+    window.app.stage.current = session_id
     async with window.app.run_test(size=WIDE) as pilot:
         await sees(pilot, window, "Answer 199")
         transcript = window.transcript
@@ -53,7 +53,7 @@ async def test_a_finished_answer_shows_exactly_the_stored_text(tmp_path: Path) -
             lambda: any(markdown.source == reply for markdown in window.app.query(Markdown)),
             "the whole text is drawn",
         )
-        assert window.transcript._growing is None
+        assert window.transcript._turns.growing is None
 
 
 @pytest.mark.parametrize(

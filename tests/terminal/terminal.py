@@ -20,12 +20,12 @@ _POLL_S = 0.1
 class Terminal:
     """One tmux server with one pane, ended with the block it is used in."""
 
-    def __init__(self, *arguments: str, width: int = 130, height: int = 40) -> None:
-        """Start `chatapp ARGUMENTS`; the pane stays after the program ends."""
+    def __init__(self, *arguments: str, width: int = 130, height: int = 40, policy: str = "off") -> None:
+        """Start `chatapp ARGUMENTS` under a task policy; the pane stays after the program ends."""
         self._socket = f"chatapp-test-{uuid.uuid4().hex[:8]}"
         program = shlex.join([sys.executable, "-m", "chatapp", *arguments])
         # The test runner's idea of a terminal size must not reach the program.
-        command = f"unset COLUMNS LINES; {program}; echo ENDED $?; exec cat"
+        command = f"unset COLUMNS LINES; CHATAPP_POLICY={policy} {program}; echo ENDED $?; exec cat"
         size = ["-x", str(width), "-y", str(height)]
         self._tmux("-f", os.devnull, "new-session", "-d", *size, command)
 

@@ -1,0 +1,191 @@
+"""What is done with messages: other versions of them, going on, forking, taking back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from chatapp.safe import clean_line
+from chatapp.tui.live import Request
+from chatapp.tui.sending import Sending
+from chatapp.tui.stage import Stage
+from models.reasoning import answer_of
+from sessions.conversation import Draft, Message, Session
+
+
+class Branching:
+    """Verbs on the marked message of the conversation on the screen; without one, on the last that they fit."""
+
+    def __init__(self, stage: Stage, sending: Sending) -> None:
+        self._stage = stage
+        self._sending = sending
+
+    async def do(self, verb: str) -> None:
+        """Do what a key or a command says."""
+        match verb:
+            case "edit":
+                self._edit()
+            case "regenerate":
+                await self._regenerate()
+            case "continue":
+                await self._continue()
+            case "older" | "newer":
+                await self._other_version(-1 if verb == "older" else 1)
+            case "fork":
+                await self._fork()
+            case "copy":
+                self._copy()
+            case "undo":
+                await self._undo()
+            case "tree":
+                self._stage.converse(self._tree())
+            case _:
+                raise AssertionError(f"unknown verb {verb}")
+
+    # --- verbs ---
+
+    def _edit(self) -> None:
+        question = self._chosen("user", "There is no question to edit yet.")
+        if question is not None and self._writable():
+            self._stage.editing.begin(question, Draft(question.text, question.attachments))
+
+    async def _regenerate(self) -> None:
+        if not self._writable():
+            return
+        marked = self._marked()
+        if marked is not None and marked.role == "assistant":
+            question = self._before(marked)
+            request = Request("regenerate", marked.id)
+        else:
+            question = self._last(lambda message: message.role == "user" and message.status != "failed")
+            if marked is not None and question != marked:
+                self._stage.warn("Mark an answer, or the last question, to have it answered once more.")
+                return
+            request = Request("regenerate")
+        if question is None:
+            self._stage.warn("There is no question to answer.")
+            return
+        await self._sending.go_on(question, request)
+
+    async def _continue(self) -> None:
+        if not self._writable():
+            return
+        answer = self._last(lambda _: True)
+        marked = self._marked()
+        question = self._before(answer) if answer and answer.role == "assistant" else None
+        if answer is None or question is None or not self._stage.transcript.marking.can_go_on(answer):
+            self._stage.warn("There is no answer that was stopped or cut, and could go on.")
+        elif marked is not None and marked != answer:
+            self._stage.warn("Only the last answer can go on: what follows another one was said without it.")
+        else:
+            await self._sending.go_on(question, Request("continue"), begun=answer)
+
+    async def _other_version(self, step: int) -> None:
+        stage = self._stage
+        marked = self._marked() or self._last(lambda message: message.id in stage.transcript.marking.versions)
+        version = stage.transcript.marking.versions.get(marked.id) if marked else None
+        if version is None:
+            stage.warn("This message has one version only.")
+            return
+        at = version.number - 1 + step
+        if 0 <= at < len(version.ids):
+            await self.show(version.ids[at])
+
+    async def show(self, message_id: int) -> None:
+        """Show the branch through a message of this conversation, and mark the message."""
+        stage = self._stage
+        if message_id not in {message.id for message in stage.messages()}:
+            if not self._writable():
+                return
+            if not stage.did(lambda: stage.manager.show_branch(stage.current, message_id)):
+                return
+        await stage.show_messages(at=message_id)
+        stage.transcript.focus()
+
+    async def _fork(self) -> None:
+        stage = self._stage
+        through = self._marked() or self._last(lambda _: True)
+        if through is None:
+            stage.warn("There is nothing to fork yet.")
+            return
+        fork = stage.ask(lambda: stage.manager.fork(stage.current, through=through.id))
+        if fork is not None:
+            await stage.show(fork.id)
+            stage.composer.focus()
+            stage.tell(f"A fork of {clean_line(fork.title, 60)}: a conversation of its own, up to that message.")
+
+    def _copy(self) -> None:
+        stage = self._stage
+        message = self._marked() or self._last(lambda one: one.role == "assistant")
+        text = answer_of(message.text) if message and message.role == "assistant" else message.text if message else ""
+        if text.strip():
+            stage.app.copy_to_clipboard(text)
+            stage.tell("The message is copied.")
+        else:
+            stage.warn("There is no text to copy.")
+
+    async def _undo(self) -> None:
+        stage = self._stage
+        if not self._writable():
+            return
+        question = self._last(lambda message: message.role == "user")
+        if stage.ask(lambda: stage.manager.undo(stage.current)) is None or question is None:
+            return
+        stage.editing.give_up()
+        is_free = not stage.composer.draft.strip()
+        await stage.show_messages()
+        if is_free:
+            stage.composer.put_message(Draft(question.text, question.attachments))
+        stage.composer.focus()
+        where = "its question is in the box" if is_free else "the draft in the box stays"
+        stage.tell(f"The last turn is taken back: {where}. The tree of branches still has it.")
+
+    async def _tree(self) -> None:
+        from chatapp.tui.branchtree import TreeScreen, tree_rows
+
+        stage = self._stage
+        session_id = stage.current
+        messages = stage.ask(lambda: stage.manager.tree(session_id)) if session_id else None
+        if not messages:
+            stage.warn("There is no message yet.")
+            return
+        shown = {message.id for message in stage.messages()}
+        chosen = await stage.app.push_screen_wait(TreeScreen(tree_rows(messages, shown)))
+        if chosen is not None and stage.current == session_id:
+            await self.show(chosen)
+
+    # --- which message ---
+
+    def _marked(self) -> Message | None:
+        return self._stage.transcript.marked
+
+    def _last(self, fits: Callable[[Message], bool]) -> Message | None:
+        return next((message for message in reversed(self._stage.transcript.marking.messages) if fits(message)), None)
+
+    def _chosen(self, role: str, otherwise: str) -> Message | None:
+        """The marked message if it has this role, else the last that has; or a sentence."""
+        marked = self._marked()
+        if marked is not None and marked.role != role:
+            marked = self._before(marked)
+        found = marked or self._last(lambda message: message.role == role)
+        if found is None:
+            self._stage.warn(otherwise)
+        return found
+
+    def _before(self, answer: Message) -> Message | None:
+        """The question of an answer."""
+        return next((one for one in self._stage.transcript.marking.messages if one.id == answer.parent_id), None)
+
+    def _writable(self) -> bool:
+        """True if the conversation takes messages now; else a sentence says why not."""
+        stage = self._stage
+        if stage.current in stage.talk.live:
+            stage.warn("This conversation is being answered. Escape stops the answer.")
+            return False
+        session: Session | None = stage.session()
+        if session is None:
+            stage.warn("There is no message yet.")
+            return False
+        if reason := stage.why_held(session):
+            stage.warn(f"{reason.replace(' · ', '. ')}.")
+            return False
+        return True

@@ -1,0 +1,96 @@
+"""The rows of the list of conversations: which group each belongs to, and how it is written; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Literal, TypeAlias
+
+from textual.content import Content
+
+from chatapp.safe import clean_line
+from chatapp.tui import words
+from sessions.conversation import Session, SessionSummary
+
+View = Literal["list", "archive", "trash"]
+"""What the list shows."""
+Group: TypeAlias = Literal["Pinned", "Today", "Yesterday", "This week", "Older", ""]
+
+MUTED = "$foreground 60%"
+NARROW, BROAD = 26, 35
+"""Cells of a row; the broad one has a column for the tokens."""
+_TITLE_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the list: a conversation, or (no id) the name of a group or a hint. Equal rows look alike."""
+
+    session_id: str | None
+    text: str
+    age: str = ""
+    size: str = ""
+    state: Literal["", "done", "running"] = ""
+    is_current: bool = False
+
+    def content(self, width: int) -> Content:
+        """`▸ title of the conversation… ✓ 4.0k  3h` in exactly `width` cells; the tokens where there is room."""
+        if self.session_id is None:
+            return Content.assemble((self.text, MUTED))
+        size = f"{self.size:>5}" if width >= BROAD else ""
+        state = {"": "", "done": " ✓", "running": " …"}[self.state]
+        age = f"{self.age:>4}" if size else f" {self.age}"
+        room = width - len(state) - len(size) - len(age) - 2
+        name = Content(self.text).truncate(room, ellipsis=True)
+        return Content.assemble(
+            ("▸ " if self.is_current else "  ", "bold $accent"),
+            name.stylize("bold") if self.is_current else name,
+            " " * max(0, room - name.cell_length),
+            (state, "$accent" if self.state == "running" else "$success"),
+            (size + age, MUTED),
+        )
+
+
+def rows(
+    summaries: Sequence[SessionSummary], view: View, *, current: str | None, running: frozenset[str], now: float
+) -> list[Row]:
+    """Return conversations in their order, with a row for each group. `now` is the time (epoch s)."""
+    found: list[Row] = []
+    last: Group | None = None
+    for summary in summaries:
+        session = summary.session
+        group = group_of(session, now) if view == "list" else ""
+        if group and group != last:
+            found.append(Row(None, group))
+        last = group
+        found.append(
+            Row(
+                session.id,
+                title_of(session),
+                words.age(session.trashed_at or session.updated_at, now),
+                words.short_count(summary.n_tokens) if summary.n_tokens else "",
+                "running" if session.id in running else "done" if session.state == "done" else "",
+                session.id == current,
+            )
+        )
+    return found
+
+
+def title_of(session: Session) -> str:
+    """A conversation's title as it is shown."""
+    return clean_line(session.title, _TITLE_CHARS) or "New conversation"
+
+
+def group_of(session: Session, now: float) -> Group:
+    """Which part of the list a conversation belongs to, by the days of the local calendar."""
+    if session.pinned_at is not None:
+        return "Pinned"
+    n_days = (_day(now) - _day(session.updated_at)).days
+    if n_days <= 0:
+        return "Today"
+    return "Yesterday" if n_days == 1 else "This week" if n_days < 7 else "Older"
+
+
+def _day(at: float) -> date:
+    return datetime.fromtimestamp(at, tz=UTC).astimezone().date()

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from chatapp.tui.dialogs import TurnsScreen, WaysScreen
+from chatapp.tui.summary import SummaryScreen
+from tests.chatapp.tui_window import Window, hears, sees, until
+
+WIDE = (100, 30)
+SMALL = (60, 16)
+LONG = "x" * 500
+
+
+async def _two_turns(window: Window) -> str:
+    session_id = await window.ask("first " + "a" * 300)
+    await window.ask("second " + "b" * 300, session_id)
+    window.app.stage.current = session_id
+    return session_id
+
+
+async def test_a_larger_context_is_offered_and_the_message_sent(tmp_path: Path) -> None:
+    """Where model and memory allow it, the context grows and the same message is answered."""
+    window = Window(tmp_path, reply=lambda _: "ok", n_ctx=1024, n_ctx_max=8192)
+    session_id = await _two_turns(window)
+    async with window.app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: window.app.readings.came_back is not None, "the history is there")
+        window.composer.insert(LONG)
+        await pilot.press("enter")
+        await sees(pilot, window, "Larger context (2,048 tokens, needs 1.0 MiB more)")
+        assert "context has 1,024" in " ".join(window.screen_text().split())
+        assert window.composer.draft == LONG
+        await pilot.press("enter")
+        await until(pilot, lambda: len(window.manager.messages(session_id)) == 6, "the message is answered")
+        info = window.app.stage.talk.model.info
+        assert info is not None
+        assert (info.n_ctx, window.composer.draft) == (2048, "")
+
+
+async def test_no_larger_context_is_offered_where_there_is_none(tmp_path: Path) -> None:
+    """A model that runs with all it was trained for offers the other ways; Escape leaves the draft in the box."""
+    window = Window(tmp_path, reply=lambda _: "ok", n_ctx=1024)
+    session_id = await _two_turns(window)
+    async with window.app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda: window.app.readings.came_back is not None, "the history is there")
+        window.composer.insert(LONG)
+        await pilot.press("enter")
+        await sees(pilot, window, "New conversation with a summary")
+        assert "Larger context" not in window.screen_text()
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(window.app.screen, WaysScreen), "the dialog is closed")
+        assert window.composer.draft == LONG
+        assert len(window.manager.messages(session_id)) == 4
+
+
+async def test_turns_can_be_left_out(tmp_path: Path) -> None:
+    """The marked turn is missing in a new conversation that has the draft; the old one keeps all."""
+    window = Window(tmp_path, reply=lambda _: "ok", n_ctx=1024)
+    session_id = await _two_turns(window)
+    async with window.app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: window.app.readings.came_back is not None, "the history is there")
+        window.composer.insert(LONG)
+        await pilot.press("enter")
+        await sees(pilot, window, "Remove turns")
+        await pilot.press("down", "enter")
+        await sees(pilot, window, "[ ] first aaaa")
+        await pilot.press("enter")
+        await sees(pilot, window, "Mark at least one turn")
+        await pilot.press("space")
+        await sees(pilot, window, "[x] first aaaa")
+        await sees(pilot, window, "it fits then")
+        await pilot.press("enter")
+        await until(pilot, lambda: window.app.stage.current != session_id, "the new conversation")
+        await until(pilot, lambda: window.composer.draft == LONG, "the draft")
+        texts = [message.text[:6] for message in window.manager.messages(window.app.stage.current)]
+        assert texts == ["second", "ok"]
+        assert len(window.manager.messages(session_id)) == 4
+        await pilot.press("enter")
+        await until(pilot, lambda: len(window.manager.messages(window.app.stage.current)) == 4, "it is answered")
+
+
+async def test_a_conversation_goes_on_with_its_summary(tmp_path: Path) -> None:
+    """The summary and the draft stand in the box of a new conversation, and nothing is sent."""
+    window = Window(tmp_path, reply=lambda q: "all about letters" if q.startswith("Summarize") else "ok", n_ctx=1400)
+    session_id = await window.ask("first " + "a" * 500)
+    window.app.stage.current = session_id
+    async with window.app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: window.app.readings.came_back is not None, "the history is there")
+        window.composer.insert("y" * 800)
+        await pilot.press("enter")
+        await sees(pilot, window, "New conversation with a summary")
+        await pilot.press("enter")
+        await until(pilot, lambda: window.app.stage.current == "", "a new conversation")
+        await until(pilot, lambda: "all about letters" in window.composer.text, "the summary")
+        assert window.composer.draft.endswith("y" * 800)
+        assert len(window.manager.sessions()) == 1
+        assert len(window.manager.messages(session_id)) == 2
+
+
+async def test_a_summary_can_be_stopped(tmp_path: Path) -> None:
+    """Escape ends it, the ways are offered again, and the engine is free."""
+    window = Window(tmp_path, reply=lambda _: "word " * 20, n_ctx=1400)
+    session_id = await window.ask("first " + "a" * 500)
+    window.app.stage.current = session_id
+    async with window.app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: window.app.readings.came_back is not None, "the history is there")
+        window.engine.hang_at = 20
+        window.composer.insert("y" * 800)
+        await pilot.press("enter")
+        await sees(pilot, window, "New conversation with a summary")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(window.app.screen, SummaryScreen), "the summary is written")
+        await sees(pilot, window, "word word word word")
+        await pilot.press("escape")
+        await sees(pilot, window, "Remove turns")
+        await pilot.press("escape")
+        await until(pilot, lambda: not window.manager._lock.locked(), "the engine is free")
+        assert (window.app.stage.current, window.composer.text[-3:]) == (session_id, "yyy")
+
+
+async def test_what_the_engine_finds_too_long_is_offered_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that nobody could count before comes back into the box, with the engine's sentence and the ways out."""
+
+    async def nobody_counts(_text: str) -> None:
+        return None
+
+    window = Window(tmp_path, reply=lambda _: "ok", n_ctx=1024, n_ctx_max=8192)
+    monkeypatch.setattr(window.manager, "count", nobody_counts)
+    async with window.app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: window.app.stage.talk.model.info is not None, "the model is there")
+        window.composer.insert("z" * 1200)
+        await pilot.press("enter")
+        await sees(pilot, window, "which is more than the context of 1024")
+        await sees(pilot, window, "The context is full")
+        assert "Remove turns" not in window.screen_text()
+        assert window.composer.draft == "z" * 1200
+        await sees(pilot, window, "Larger context (2,048 tokens")
+        await pilot.press("enter")
+        session_id = window.app.stage.current
+        await until(pilot, lambda: window.manager.messages(session_id)[-1].text == "ok", "it is answered")
+        assert window.composer.draft == ""
+
+
+async def test_the_list_of_turns_says_what_is_missing(tmp_path: Path) -> None:
+    """As long as too little is marked, the screen says how many tokens more have to go."""
+    window = Window(tmp_path, reply=lambda _: "ok", n_ctx=1024)
+    await _two_turns(window)
+    async with window.app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda: window.app.readings.came_back is not None, "the history is there")
+        window.composer.insert("x" * 900)
+        await pilot.press("enter")
+        await sees(pilot, window, "Remove turns")
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: isinstance(window.app.screen, TurnsScreen), "the list")
+        await pilot.press("space")
+        await sees(pilot, window, "more have to go")
+        await pilot.press("space")
+        await until(pilot, lambda: "[x]" in window.screen_text(), "marks")
+
+
+async def test_a_message_that_is_changed_while_it_is_counted_is_not_sent(tmp_path: Path) -> None:
+    """What was typed meanwhile stays in the box, and the user is told; half a message never goes."""
+    gate = threading.Event()
+
+    def count(text: str) -> int:
+        gate.wait(60)
+        return len(text)
+
+    window = Window(tmp_path, reply=lambda _: "ok", n_ctx=1024)
+    async with window.app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: window.app.stage.talk.model.info is not None, "the model is there")
+        window.composer._count = count  # without showing a count, which would wait here
+        window.composer.insert("x" * 860)
+        await pilot.press("enter")
+        window.composer.insert("more")
+        gate.set()
+        await hears(pilot, window, "Not sent")
+        assert window.composer.draft == "x" * 860 + "more"
+        assert window.manager.sessions() == []
