@@ -160,13 +160,14 @@ async def test_the_list_of_turns_says_what_is_missing(tmp_path: Path) -> None:
         await until(pilot, lambda: "[x]" in window.screen_text(), "marks")
 
 
-async def test_a_message_that_is_changed_while_it_is_counted_is_not_sent(tmp_path: Path) -> None:
-    """What was typed meanwhile stays in the box, and the user is told; half a message never goes."""
+@pytest.mark.parametrize("where", ["behind", "inside"])
+async def test_what_is_typed_while_a_message_is_counted(tmp_path: Path, where: str) -> None:
+    """Behind it, it is the next message, and stays; a message that is changed itself is not sent, and that is said."""
     gate = threading.Event()
 
     def count(text: str) -> int:
         gate.wait(60)
-        return len(text)
+        return 1
 
     window = Window(tmp_path, reply=lambda _: "ok", n_ctx=1024)
     async with window.app.run_test(size=WIDE) as pilot:
@@ -174,8 +175,17 @@ async def test_a_message_that_is_changed_while_it_is_counted_is_not_sent(tmp_pat
         window.composer._count = count  # without showing a count, which would wait here
         window.composer.insert("x" * 860)
         await pilot.press("enter")
+        if where == "inside":
+            window.composer.move_cursor((0, 0))
         window.composer.insert("more")
         gate.set()
-        await hears(pilot, window, "Not sent")
-        assert window.composer.draft == "x" * 860 + "more"
-        assert window.manager.sessions() == []
+        if where == "inside":
+            await hears(pilot, window, "Not sent")
+            assert window.composer.draft == "more" + "x" * 860
+            assert window.manager.sessions() == []
+        else:
+            await until(pilot, lambda: len(window.manager.sessions()) == 1, "the message is sent")
+            (row,) = window.manager.sessions()
+            await until(pilot, lambda: row.session.id not in window.app.stage.talk.live, "it is answered")
+            assert window.manager.messages(row.session.id)[0].text == "x" * 860
+            assert window.composer.draft == "more"
