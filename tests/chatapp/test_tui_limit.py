@@ -165,7 +165,7 @@ async def test_what_is_typed_while_a_message_is_counted(tmp_path: Path, where: s
     """Behind it, it is the next message, and stays; a message that is changed itself is not sent, and that is said."""
     gate = threading.Event()
 
-    def count(text: str) -> int:
+    def count(_text: str) -> int:
         gate.wait(60)
         return 1
 
