@@ -42,7 +42,7 @@ def main() -> None:
             "sessions": arguments.sessions,
             "messages": arguments.sessions * arguments.messages,
         }
-        figures["build_s"] = _timed(lambda: _build(Path(folder), arguments.sessions, arguments.messages)) / 1000
+        figures["build_s"] = _timed(lambda: build(Path(folder), arguments.sessions, arguments.messages)) / 1000
         figures |= _index(Path(folder))
         for name, action in _lists().items():
             figures[f"first_{name}_ms"] = _first(Path(folder), action)
@@ -72,7 +72,8 @@ _QUERIES = (
 )
 
 
-def _build(folder: Path, n_sessions: int, n_messages: int) -> None:
+def build(folder: Path, n_sessions: int, n_messages: int) -> None:
+    """Make a store of so many conversations with so many messages each."""
     rng = random.Random(1)
     words = _vocabulary(rng)
     with closing(Store(folder)) as store, store.db.transaction() as db:

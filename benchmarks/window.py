@@ -1,0 +1,86 @@
+"""How soon the window paints over a large library: `python -m benchmarks.window [--sessions 10000] [--messages 30]`.
+
+Prints one JSON object, seconds and MiB. `open_500_s` is the time from choosing a conversation of 500 turns until its
+end is painted (median of several, another one in between); `open_2_s` the same for one of 2 turns, as the reference;
+`rss_mib` is what the front end holds then (the engine is the scripted one, in the same process).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import tempfile
+import time
+from contextlib import closing
+from pathlib import Path
+
+from benchmarks.library import build
+from chatapp.tui.app import ChatApp
+from models.engine import Sampling
+from models.fake import FakeEngine
+from sessions.manager import SessionManager
+from sessions.store import Store
+
+PARAGRAPH = "Some **Markdown** with `code` and a list, as answers have it, over and over again.\n\n- one\n- two\n\n"
+
+
+def main() -> None:
+    """Build, measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sessions", type=int, default=10_000)
+    parser.add_argument("--messages", type=int, default=30)
+    parser.add_argument("--repeats", type=int, default=5)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        build(Path(folder), asked.sessions, asked.messages)
+        with closing(Store(Path(folder))) as store:
+            long, short = _talk(store, 500), _talk(store, 2)
+            print(json.dumps(asyncio.run(_measure(store, long, short, asked.repeats))))
+
+
+def _talk(store: Store, n_turns: int) -> str:
+    session = store.create_session()
+    for n in range(n_turns):
+        question = store.add_question(session.id, f"Question {n} of {n_turns}", title=f"{n_turns} turns")
+        store.add_answer(question, f"Answer {n}.\n\n" + PARAGRAPH * 3, "complete", run=None)
+    return session.id
+
+
+async def _measure(store: Store, long: str, short: str, repeats: int) -> dict[str, float]:
+    app = ChatApp(SessionManager(store, FakeEngine(n_ctx=1 << 22)), sampling=Sampling())
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.pause()
+        times: dict[str, list[float]] = {long: [], short: []}
+        for _ in range(repeats):
+            for key, marker in ((long, "Answer 499"), (short, "Answer 1")):
+                begun = time.perf_counter()
+                await app.stage.show(key)
+                while marker not in _screen(app):
+                    painted = asyncio.Event()
+                    app.call_after_refresh(painted.set)
+                    await painted.wait()
+                times[key].append(time.perf_counter() - begun)
+                await pilot.pause(0.3)
+        return {
+            "open_500_s": statistics.median(times[long]),
+            "open_2_s": statistics.median(times[short]),
+            "rss_mib": _rss_mib(),
+        }
+
+
+def _screen(app: ChatApp) -> str:
+    strips = app.screen._compositor.render_strips()
+    return "\n".join("".join(segment.text for segment in strip) for strip in strips)
+
+
+def _rss_mib() -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+if __name__ == "__main__":
+    main()
