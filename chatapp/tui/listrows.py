@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import Literal, TypeAlias
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from textual.content import Content
 
@@ -13,11 +14,16 @@ from chatapp.safe import clean_line
 from chatapp.tui import words
 from sessions.conversation import Session, SessionSummary
 
+if TYPE_CHECKING:
+    from models.price import Price  # reads the KV index, which the window starts faster without
+
 View = Literal["list", "archive", "trash"]
 """What the list shows."""
 Group: TypeAlias = Literal["Pinned", "Today", "Yesterday", "This week", "Older", ""]
 
 MUTED = "$foreground 60%"
+WARM, COLD = "●", "○"
+"""Marks of conversations that come back from disk, and of those that are read anew."""
 NARROW, BROAD = 26, 35
 """Cells of a row; the broad one has a column for the tokens."""
 _TITLE_CHARS = 200
@@ -25,35 +31,52 @@ _TITLE_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the list: a conversation, or (no id) the name of a group or a hint. Equal rows look alike."""
+    """One line of the list: a conversation, or (no id) the name of a group or a hint. Equal rows look alike.
+
+    `is_warm` is whether coming back is a matter of reading KV from disk, None where that is not known; `seconds` is how
+    long it is expected to take.
+    """
 
     session_id: str | None
     text: str
     age: str = ""
     size: str = ""
+    is_warm: bool | None = None
+    seconds: str = ""
     state: Literal["", "done", "running"] = ""
     is_current: bool = False
 
     def content(self, width: int) -> Content:
-        """`▸ title of the conversation… ✓ 4.0k  3h` in exactly `width` cells; the tokens where there is room."""
+        """`▸ title of the conversation… ✓ 4.0k ●0.2s  3h` in exactly `width` cells; all of it where there is room."""
         if self.session_id is None:
             return Content.assemble((self.text, MUTED))
         size = f"{self.size:>5}" if width >= BROAD else ""
+        price = "" if self.is_warm is None else f" {WARM if self.is_warm else COLD}"
+        if size and price:
+            price += f"{self.seconds:<4}"
         state = {"": "", "done": " ✓", "running": " …"}[self.state]
         age = f"{self.age:>4}" if size else f" {self.age}"
-        room = width - len(state) - len(size) - len(age) - 2
+        room = width - len(state) - len(size) - len(price) - len(age) - 2
         name = Content(self.text).truncate(room, ellipsis=True)
         return Content.assemble(
             ("▸ " if self.is_current else "  ", "bold $accent"),
             name.stylize("bold") if self.is_current else name,
             " " * max(0, room - name.cell_length),
             (state, "$accent" if self.state == "running" else "$success"),
-            (size + age, MUTED),
+            (size, MUTED),
+            (price, "$secondary" if self.is_warm else MUTED),
+            (age, MUTED),
         )
 
 
 def rows(
-    summaries: Sequence[SessionSummary], view: View, *, current: str | None, running: frozenset[str], now: float
+    summaries: Sequence[SessionSummary],
+    view: View,
+    *,
+    current: str | None,
+    running: frozenset[str],
+    now: float,
+    prices: Mapping[str, Price] = MappingProxyType({}),
 ) -> list[Row]:
     """Return conversations in their order, with a row for each group. `now` is the time (epoch s)."""
     found: list[Row] = []
@@ -64,12 +87,15 @@ def rows(
         if group and group != last:
             found.append(Row(None, group))
         last = group
+        price = prices.get(session.id)
         found.append(
             Row(
                 session.id,
                 title_of(session),
                 words.age(session.trashed_at or session.updated_at, now),
                 words.short_count(summary.n_tokens) if summary.n_tokens else "",
+                price.is_warm if price else None,
+                words.short_seconds(price.seconds) if price and price.seconds is not None else "",
                 "running" if session.id in running else "done" if session.state == "done" else "",
                 session.id == current,
             )

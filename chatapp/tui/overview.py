@@ -25,6 +25,8 @@ PAGE = 100
 """Conversations that are loaded at once."""
 MAX_ROWS = 2_000
 """Loaded at most; older ones are found by a search."""
+PRICES_AFTER_S = 1.0
+"""The prices of all rows are asked for this long after the list changed, in seconds."""
 PRICE_AFTER_S = 0.15
 """The price of a row is asked for this long after it was highlighted, in seconds."""
 
@@ -70,6 +72,7 @@ class Overview:
         self._known: dict[str, Price] = {}
         self._highlighted: str | None = None
         self._later: Timer | None = None
+        self._all_later: Timer | None = None
         self._current: str | None = None
         self._running: frozenset[str] = frozenset()
 
@@ -84,6 +87,10 @@ class Overview:
         self._loaded = {summary.session.id: summary for summary in found[: self._n_wanted]}
         self._library.say_head(head)
         self._paint()
+        if self._prices is not None:
+            if self._all_later is not None:
+                self._all_later.stop()
+            self._all_later = self._library.set_timer(PRICES_AFTER_S, self._ask_prices)
 
     def more(self) -> None:
         """The end of the list is near: load the next page."""
@@ -101,7 +108,12 @@ class Overview:
 
     def _paint(self) -> None:
         shown = rows(
-            list(self._loaded.values()), self.view, current=self._current, running=self._running, now=self._clock()
+            list(self._loaded.values()),
+            self.view,
+            current=self._current,
+            running=self._running,
+            now=self._clock(),
+            prices=self._known,
         )
         if self._has_more and self._n_wanted >= MAX_ROWS:
             shown.append(Row(None, "older ones: / finds them"))
@@ -125,6 +137,19 @@ class Overview:
             self._later.stop()
         if self._prices is not None:
             self._later = self._library.set_timer(PRICE_AFTER_S, self._ask_price)
+
+    def _ask_prices(self) -> None:
+        if self._prices is not None and self._loaded and self.view != "trash":
+            self._work(self._price_all(self._prices, list(self._loaded.values())), "prices")
+
+    async def _price_all(self, prices: Prices, summaries: list[SessionSummary]) -> None:
+        try:
+            found = await self._beside.ask(lambda _: prices(summaries))
+        except (SessionError, EngineError, OSError):
+            return  # as for one
+        if found != {key: self._known.get(key) for key in found}:
+            self._known |= found
+            self._paint()
 
     def _ask_price(self) -> None:
         summary = self._loaded.get(self._highlighted or "")

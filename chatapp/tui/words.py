@@ -46,6 +46,15 @@ def seconds(value: float) -> str:
     return f"{value // _MINUTE:.0f} min {value % _MINUTE:.0f} s"
 
 
+def short_seconds(value: float) -> str:
+    """A duration in at most four cells: 0.2s, 12s, 5m, 2h."""
+    if value < 9.95:
+        return f"{value:.1f}s"
+    if value < 99.5:
+        return f"{value:.0f}s"
+    return f"{value / 60:.0f}m" if value < 5_970 else f"{min(value / 3600, 999):.0f}h"
+
+
 def age(then: float, now: float) -> str:
     """How long ago, in at most four cells: now, 5m, 3h, 2d, 6w."""
     past = max(0.0, now - then)

@@ -58,9 +58,42 @@ def test_pinned_ones_are_a_group_of_their_own() -> None:
 @pytest.mark.parametrize("title", ["short", LONG_TITLE, "\u200bé" * 40])
 def test_a_row_has_its_width(title: str, width: int) -> None:
     """Wide characters or not, a row takes exactly the cells it may."""
-    row = Row("id", title, "3h", "4.0k", "done", is_current=True)
+    row = Row("id", title, "3h", "4.0k", state="done", is_current=True)
     assert cell_len(row.content(width).plain) == width
     assert ("4.0k" in row.content(width).plain) == (width == BROAD)
+
+
+@pytest.mark.parametrize("width", [NARROW, BROAD])
+@pytest.mark.parametrize(("is_warm", "seconds"), [(True, "0.2s"), (False, "12s"), (False, "")])
+def test_a_row_tells_what_coming_back_takes(width: int, seconds: str, *, is_warm: bool) -> None:
+    """By a mark of its own, and in seconds where there is room; the row stays as wide as it is."""
+    line = Row("s", LONG_TITLE, "3h", "4.0k", is_warm, seconds, "done").content(width).plain
+    assert cell_len(line) == width
+    assert ("●" in line, "○" in line) == (is_warm, not is_warm)
+    assert (seconds in line) == (width == BROAD or not seconds)
+
+
+def test_durations_fit_four_cells() -> None:
+    """Whatever the duration."""
+    values = (0, 0.04, 9.94, 9.96, 99.4, 99.6, 5_969, 5_971, 1e6, 1e9)
+    assert [words.short_seconds(value) for value in values[:6]] == ["0.0s", "0.0s", "9.9s", "10s", "99s", "2m"]
+    assert max(len(words.short_seconds(value)) for value in values) == 4
+
+
+async def test_all_rows_have_their_price(tmp_path: Path) -> None:
+    """Asked for once, together, soon after the list is painted."""
+    asked: list[int] = []
+
+    def prices(summaries: Sequence[SessionSummary]) -> Mapping[str, Price]:
+        asked.append(len(summaries))
+        return {one.session.id: Price(one.session.title.endswith("1"), 0.5) for one in summaries}
+
+    window = Window(tmp_path, prices=prices)
+    plant(window.store, 3)
+    async with window.app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "●" in window.screen_text(), "a warm one")
+        assert window.screen_text().count("○") == 2
+        assert 3 in asked
 
 
 @pytest.mark.parametrize(
