@@ -265,7 +265,7 @@ class FakeEngine:
         opening = (ROLE_TOKENS["assistant"],) if is_asked else ()
         closing = (END,) if is_asked else ()
         ids = tuple(token for run in runs for token in run.ids) + opening + begun
-        if len(ids) + len(closing) > self._n_ctx:
+        if len(ids) + len(closing) + is_asked > self._n_ctx:  # an answer has at least a token
             yield Failed(
                 "too_long",
                 f"The prompt has {len(ids)} tokens, which is more than the context of {self._n_ctx}.",

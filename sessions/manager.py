@@ -271,6 +271,13 @@ class SessionManager(Conversations):
             info = replace(info, n_ctx=min(session.n_ctx, info.n_ctx_train))  # the next request loads it so
         return room(info, history, n_draft, available_memory())
 
+    def can_summarize(self, session_id: str) -> bool:
+        """True if the context has room to ask for a summary behind at least one turn."""
+        info = self._engine.info
+        return info is not None and bool(
+            summary.split(prompt_messages(self._store.messages(session_id)), info.n_ctx)[0]
+        )
+
     def enlarge(self, session_id: str, n_draft: int = 0) -> Session:
         """Let a conversation have the larger context that `room` offers, from the next request on.
 

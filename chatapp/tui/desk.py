@@ -75,8 +75,12 @@ class Desk:
     # --- files ---
 
     def attach(self, path: str) -> None:
-        """Attach a file by its path."""
-        self._attach_word(path, "")
+        """Attach a file by its path; what cannot be attached can be mended in the box."""
+        self._stage.work(self._attach_named_once(path), "attach", exclusive=False)
+
+    async def _attach_named_once(self, path: str) -> None:
+        if not await self._attach(path, "") and self._stage.is_standing and not self._stage.composer.text:
+            self._stage.composer.put_back(f"/attach {path}")
 
     def _attach_word(self, path: str, word: str) -> None:
         self._stage.work(self._attach_one(path, word), "attach", exclusive=False)

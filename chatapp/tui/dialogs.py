@@ -20,6 +20,8 @@ from chatapp.tui import words
 from chatapp.tui.modelchoice import ModelChoice
 
 MUTED = "$foreground 60%"
+GUARD_S = 0.3
+"""How long a dialog that came unasked takes no answer, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class WaysScreen(ModalScreen[str | None]):
         self._title = title
         self._sentence = clean(sentence)
         self._ways = ways
+        self._is_ready = False
 
     def compose(self) -> ComposeResult:
         """The sentence, the ways."""
@@ -50,9 +53,17 @@ class WaysScreen(ModalScreen[str | None]):
             yield Static(self._sentence, markup=False, classes="dialog-text")
             yield OptionList(*(Option(_way(way), id=way.name) for way in self._ways), markup=False)
 
+    def on_mount(self) -> None:
+        """Keys that were pressed before anybody could read this are for what was there before."""
+        self.set_timer(GUARD_S, self._be_ready)
+
+    def _be_ready(self) -> None:
+        self._is_ready = True
+
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Answer with the chosen way."""
-        self.dismiss(event.option_id)
+        if self._is_ready:
+            self.dismiss(event.option_id)
 
     def action_cancel(self) -> None:
         """Answer that nothing is to be done."""

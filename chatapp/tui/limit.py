@@ -63,7 +63,9 @@ class Limit:
         from chatapp.tui.dialogs import WaysScreen
 
         while True:
-            screen = WaysScreen("The context is full", sentence or _sentence(room), list(self._ways(room)))
+            can_summarize = bool(session_id) and bool(stage.ask(lambda: stage.manager.can_summarize(session_id)))
+            ways = list(self._ways(room, can_summarize=can_summarize))
+            screen = WaysScreen("The context is full", sentence or _sentence(room), ways)
             match await stage.app.push_screen_wait(screen):
                 case "larger":
                     return self._enlarge(session_id, n_tokens)
@@ -86,7 +88,7 @@ class Limit:
         room = self._room(session_id, n_tokens)
         return room is not None and room.is_short
 
-    def _ways(self, room: Room) -> Iterable[Way]:
+    def _ways(self, room: Room, *, can_summarize: bool) -> Iterable[Way]:
         from chatapp.tui.dialogs import Way
 
         if room.n_ctx_max > room.n_ctx:
@@ -95,12 +97,13 @@ class Limit:
                 f"Larger context ({words.count(room.n_ctx_max)} tokens, needs {words.size(room.more_bytes)} more)",
                 "The model is loaded again, then the message is sent.",
             )
-        if room.n_kept:
+        if room.n_kept and can_summarize:
             yield Way(
                 "summary",
                 "New conversation with a summary",
                 "The model sums up this one; the summary and your message wait in the box, for you to edit.",
             )
+        if room.n_kept:
             yield Way(
                 "remove", "Remove turns", "A copy of this conversation without the turns you choose, and your message."
             )

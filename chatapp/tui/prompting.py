@@ -66,5 +66,7 @@ class Prompting:
         if moved:
             stage.composer.move_cursor((0, 0))
             stage.composer.insert_text(moved + "\n\n")
+        if before is None:
+            stage.tell("This conversation has the system prompt; it is shown above the first message.")
         if is_fork:
             stage.tell("This is the fork with the new system prompt; the old conversation is in the list.")

@@ -86,6 +86,16 @@ class Sending:
         if can_be_sent and self._is_unchanged(session_id, typed) and as_message(composer.content, typed) == draft:
             await self._begin(draft, typed)
 
+    async def _offer_and_go_on(self, live: LiveAnswer, failed: Failed) -> None:
+        """The context has no room for more of an answer."""
+        stage = self._stage
+        if not await self._limit.offer_after_failure(live.session_id, "", failed.message):
+            return
+        messages = spoken(stage.messages())
+        if stage.is_standing and stage.current == live.session_id and len(messages) > 1:
+            question, answer = messages[-2:]
+            await self.go_on(question, live.request, begun=answer)
+
     def _is_unchanged(self, session_id: str, typed: str) -> bool:
         """True if the screen still shows the draft that was asked about; its conversation may have got a row."""
         stage = self._stage
@@ -153,7 +163,9 @@ class Sending:
         if live.session_id == stage.current:
             messages = spoken(stage.messages())
             await stage.transcript.settle(messages, Notice(failure) if failure else None)
-            if failed and not _is_answered(live, messages):
+            if failed and live.request.kind == "continue" and failed.kind == PromptTooLong.kind:
+                stage.converse(self._offer_and_go_on(live, failed))
+            elif failed and not _is_answered(live, messages):
                 self._put_back(live, messages)
                 self._offer_ways(live, failed)
         elif failure:

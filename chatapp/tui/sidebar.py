@@ -66,6 +66,8 @@ class Sidebar(OptionList):
             self.scroll_to(y=at_y, animate=False, immediate=True)
         if kept != self.chosen and kept in ids:
             self.highlighted = ids.index(kept)
+        elif self.has_focus and self.chosen is None and any(ids):
+            self.highlighted = next(at for at, session_id in enumerate(ids) if session_id is not None)
 
     @property
     def chosen(self) -> str | None:

@@ -71,7 +71,7 @@ async def test_a_file_that_is_only_named_is_attached_before_it_is_sent(tmp_path:
 
 @pytest.mark.parametrize("name", ["missing.txt", "src", "pipe", "program"])
 async def test_what_cannot_be_attached_is_said(tmp_path: Path, files: Path, name: str) -> None:
-    """The draft stays as it is."""
+    """What was written is in the box again, to be mended."""
     os.mkfifo(files / "pipe")
     (files / "program").write_bytes(b"\x7fELF\0\0")
     window = Window(tmp_path / "data", tools=Tools(folder=files))
@@ -79,7 +79,7 @@ async def test_what_cannot_be_attached_is_said(tmp_path: Path, files: Path, name
         window.composer.insert(f"/attach {name}")
         await pilot.press("escape", "enter")
         await hears(pilot, window, name)
-        assert window.composer.text == ""
+        await until(pilot, lambda: window.composer.text == f"/attach {name}", "it can be mended")
 
 
 async def test_chips_are_shown_and_removed(tmp_path: Path, files: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from chatapp.tui import dialogs
 from chatapp.tui.dialogs import TurnsScreen, WaysScreen
 from chatapp.tui.summary import SummaryScreen
 from tests.chatapp.tui_window import Window, hears, sees, until
@@ -189,3 +190,36 @@ async def test_what_is_typed_while_a_message_is_counted(tmp_path: Path, where: s
             await until(pilot, lambda: row.session.id not in window.app.stage.talk.live, "it is answered")
             assert window.manager.messages(row.session.id)[0].text == "x" * 860
             assert window.composer.draft == "more"
+
+
+async def test_an_answer_that_fills_the_context_goes_on_in_a_larger_one(tmp_path: Path) -> None:
+    """Asked to go on without room, the same ways are offered; there is nothing to sum up, so that is not one."""
+    window = Window(tmp_path, reply=lambda _: "x" * 3000, n_ctx=1024, n_ctx_max=8192)
+    session_id = await window.ask("first")
+    window.app.stage.current = session_id
+    n_before = len(window.manager.messages(session_id)[-1].text)
+    async with window.app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: window.app.readings.came_back is not None, "the history is there")
+        window.transcript.focus()
+        await pilot.press("alt+up", "c")
+        await sees(pilot, window, "Larger context")
+        assert "with a summary" not in window.screen_text()
+        await pilot.press("enter")
+        await until(pilot, lambda: len(window.manager.messages(session_id)[-1].text) > n_before, "the answer went on")
+        assert len(window.manager.messages(session_id)) == 2
+
+
+async def test_a_second_enter_answers_no_dialog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is pressed before anybody could read the dialog is not an answer to it."""
+    monkeypatch.setattr(dialogs, "GUARD_S", 3600)
+    window = Window(tmp_path, reply=lambda _: "ok", n_ctx=1024)
+    await _two_turns(window)
+    async with window.app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: window.app.readings.came_back is not None, "the history is there")
+        window.composer.insert(LONG)
+        await pilot.press("enter")
+        await sees(pilot, window, "The context is full")
+        await pilot.press("enter", "enter")
+        assert isinstance(window.app.screen, WaysScreen)
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(window.app.screen, WaysScreen), "Escape always closes it")
