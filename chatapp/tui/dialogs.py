@@ -44,12 +44,13 @@ class WaysScreen(ModalScreen[str | None]):
         self._sentence = clean(sentence)
         self._ways = ways
         self._is_ready = False
+        self._window = Vertical(classes="window")
 
     def compose(self) -> ComposeResult:
         """The sentence, the ways."""
-        with Vertical(classes="window") as window:
-            window.border_title = Content(self._title)
-            window.border_subtitle = "Enter chooses · Escape cancels"
+        with self._window:
+            self._window.border_title = Content(self._title)
+            self._window.border_subtitle = "Escape cancels"
             yield Static(self._sentence, markup=False, classes="dialog-text")
             yield OptionList(*(Option(_way(way), id=way.name) for way in self._ways), markup=False)
 
@@ -59,6 +60,7 @@ class WaysScreen(ModalScreen[str | None]):
 
     def _be_ready(self) -> None:
         self._is_ready = True
+        self._window.border_subtitle = "Enter chooses · Escape cancels"
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Answer with the chosen way."""

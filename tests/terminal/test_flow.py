@@ -58,6 +58,7 @@ def test_everything_people_do_with_conversations(tmp_path: Path) -> None:
         terminal.press("Enter")
         terminal.wait_for("Another task")
         terminal.wait_for("The task here: Write a haiku")
+        terminal.wait_for("Enter chooses")  # what is pressed before that answers nothing
         terminal.press("Enter")  # the first way: a new conversation
         terminal.wait_for(r"You said: How do I configure")
         terminal.wait_for(r"written .*[1-9]")
