@@ -69,6 +69,7 @@ class Completing:
         self._attach = attach
         self._word: Word | None = None
         self._offers: Sequence[Offer] = ()
+        self._offered_for: Word | None = None
         self._hidden: tuple[str, int] | None = None
         self._has_chosen = False
 
@@ -96,6 +97,10 @@ class Completing:
         """Take a key if it is for the list."""
         if not self.is_shown:
             return False
+        if key in ("tab", "enter"):
+            self.follow()  # keys come faster than the news of them
+            if self._offered_for != self._at_cursor():
+                return key == "tab"  # what is shown was for another word: the text is meant as it stands
         if key in ("up", "down"):
             (self.widget.action_cursor_up if key == "up" else self.widget.action_cursor_down)()
             self._has_chosen = True
@@ -166,7 +171,7 @@ class Completing:
         ]
 
     def _show(self, offers: Sequence[Offer]) -> None:
-        self._offers = offers
+        self._offers, self._offered_for = offers, self._word
         self._has_chosen = False
         self.widget.display = bool(offers)
         width = self._composer.size.width + 1  # the list has no size before it is shown

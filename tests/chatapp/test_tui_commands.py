@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from textual.widgets import TextArea
 
 from chatapp.tui.commands import VERBS
 from chatapp.tui.screens import help_text
@@ -121,3 +122,20 @@ async def test_the_palette_has_the_verbs(tmp_path: Path) -> None:
         found["Attach a file"].callback()
         await pilot.pause()
         assert window.composer.text == "/attach "
+
+
+async def test_a_list_for_another_word_takes_no_enter(tmp_path: Path) -> None:
+    """Typed faster than the list follows, a command is what was typed, not what was offered for its first letter."""
+    window = Window(tmp_path, reply=lambda _: "ok")
+    key = await window.ask("hello")
+    window.app.stage.current = key
+    async with window.app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("slash")
+        completing = window.composer.completing
+        assert completing is not None
+        await until(pilot, lambda: completing.is_shown, "the list is there")
+        with window.app.prevent(TextArea.Changed, TextArea.SelectionChanged):
+            window.composer.insert("rename quite another title")
+            assert not completing.takes("enter")
+        await pilot.press("enter")
+        await until(pilot, lambda: window.manager.session(key).title == "quite another title", "it was done")
