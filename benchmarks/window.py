@@ -16,7 +16,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from benchmarks.library import build
+from benchmarks.conversations import build
 from chatapp.tui.app import ChatApp
 from models.engine import Sampling
 from models.fake import FakeEngine

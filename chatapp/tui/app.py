@@ -146,7 +146,7 @@ class ChatApp(App[None], inherit_bindings=False):
             yield stage.model_name
         yield stage.task
         with Horizontal(id="main"):
-            yield stage.library
+            yield stage.listing
             with Vertical(id="center"):
                 yield stage.transcript
                 yield self.desk.completing.widget
@@ -358,7 +358,7 @@ class ChatApp(App[None], inherit_bindings=False):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Search with each key."""
-        if event.input is self.stage.library.field:
+        if event.input is self.stage.listing.field:
             self.searching.changed()
 
     def on_search_closed(self, _: SearchClosed) -> None:

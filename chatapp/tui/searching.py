@@ -27,11 +27,11 @@ class Searching:
     @property
     def is_open(self) -> bool:
         """True while there is a field to type in."""
-        return bool(self._stage.library.field.display)
+        return bool(self._stage.listing.field.display)
 
     def open(self) -> None:
         """Show the field, with what was last looked for selected."""
-        library = self._stage.library
+        library = self._stage.listing
         library.field.display = True
         library.field.focus()
         library.field.action_select_all()
@@ -39,7 +39,7 @@ class Searching:
 
     def close(self) -> None:
         """Return to the list."""
-        library = self._stage.library
+        library = self._stage.listing
         library.field.value = ""
         library.field.display = False
         self._show()
@@ -56,11 +56,11 @@ class Searching:
 
     @property
     def _query(self) -> str:
-        return as_query(self._stage.library.field.value).strip()
+        return as_query(self._stage.listing.field.value).strip()
 
     def _show(self) -> None:
         """The matches stand in the place of the list while there is a query."""
-        library = self._stage.library
+        library = self._stage.listing
         is_searching = self.is_open and bool(self._query)
         library.results.display = is_searching
         library.list.display = library.foot.display = not is_searching
@@ -79,7 +79,7 @@ class Searching:
             if not self._stage.is_standing or query != self._query:
                 return
             if page is not None:
-                self._stage.library.results.show(page.hits, self._stage.now(), _hint(page, query))
+                self._stage.listing.results.show(page.hits, self._stage.now(), _hint(page, query))
             self._show()
             if page is None or not page.n_unindexed:
                 return

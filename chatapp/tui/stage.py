@@ -61,8 +61,8 @@ class Stage:
         self.title = Static("", id="title-text", markup=False)
         self.model_name = Static("", id="title-model", markup=False)
         self.task = Static("", id="task", markup=False)
-        self.library = Library()
-        self.sidebar = self.library.list
+        self.listing = Library()
+        self.sidebar = self.listing.list
         self.transcript = Transcript(lambda shown: self.ask(lambda: manager.versions(shown)) or {})
         self.composer = Composer()
         self.editing = Editing(self.composer)
@@ -71,7 +71,7 @@ class Stage:
         self.now = clock
         self.beside = Beside(manager.beside)
         self.overview = Overview(
-            self.library,
+            self.listing,
             fetch=lambda *wanted, **limits: self.ask(lambda: manager.sessions(*wanted, **limits)),
             work=self.work,
             beside=self.beside,

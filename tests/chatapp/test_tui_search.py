@@ -70,7 +70,7 @@ async def test_search_as_you_type_opens_the_message(tmp_path: Path) -> None:
         await until(pilot, lambda: window.sidebar.option_count == 3, "the list is filled")
         window.sidebar.focus()
         await pilot.press("slash", *"거로")
-        await until(pilot, lambda: window.library.results.option_count == 1, "one match")
+        await until(pilot, lambda: window.listing.results.option_count == 1, "one match")
         await sees(pilot, window, "자전거로")
         assert not window.sidebar.display
         await pilot.press("enter")
@@ -83,7 +83,7 @@ async def test_search_as_you_type_opens_the_message(tmp_path: Path) -> None:
         assert window.transcript.n_mounted < 24
         await pilot.press("ctrl+f", "escape")
         await until(pilot, lambda: bool(window.sidebar.display), "the list is back")
-        assert not window.library.field.display
+        assert not window.listing.field.display
 
 
 async def test_a_message_of_another_branch_is_shown(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ async def test_a_message_of_another_branch_is_shown(tmp_path: Path) -> None:
     window.store.add_answer(question, "about lions", "complete", run=None)
     async with window.app.run_test(size=WIDE) as pilot:
         await pilot.press("ctrl+f", *"zebra")
-        await until(pilot, lambda: window.library.results.option_count == 1, "one match")
+        await until(pilot, lambda: window.listing.results.option_count == 1, "one match")
         await pilot.press("enter")
         await sees(pilot, window, "about zebras")
         assert "about lions" not in window.screen_text()
@@ -111,9 +111,9 @@ async def test_the_newest_query_wins(tmp_path: Path) -> None:
         await sees(pilot, window, "you ·")
         await pilot.press(*"zzz")
         await sees(pilot, window, "Nothing found for alphazzz")
-        window.library.field.value = "beta"
-        await until(pilot, lambda: window.library.results.option_count == 1, "one match again")
-        window.library.field.value = ""
+        window.listing.field.value = "beta"
+        await until(pilot, lambda: window.listing.results.option_count == 1, "one match again")
+        window.listing.field.value = ""
         await until(pilot, lambda: bool(window.sidebar.display), "the list")
         await pilot.press(*"#nosuch")
         await sees(pilot, window, "Nothing found")
@@ -127,10 +127,10 @@ async def test_tags_are_found(tmp_path: Path) -> None:
     window.store.set_tags(tagged, ["bike"])
     async with window.app.run_test(size=WIDE) as pilot:
         await pilot.press("ctrl+f", *"same")
-        await until(pilot, lambda: window.library.results.option_count == 2, "both")
+        await until(pilot, lambda: window.listing.results.option_count == 2, "both")
         await pilot.press(*" #bike")
-        await until(pilot, lambda: window.library.results.option_count == 1, "the tagged one")
-        window.library.field.value = "#bike"
+        await until(pilot, lambda: window.listing.results.option_count == 1, "the tagged one")
+        window.listing.field.value = "#bike"
         await sees(pilot, window, "title ·")
         await pilot.press("enter")
         await until(pilot, lambda: window.app.stage.current == tagged, "it is open")
@@ -145,7 +145,7 @@ async def test_a_narrow_window_searches_too(tmp_path: Path) -> None:
         await sees(pilot, window, "한강에서")
         await pilot.press("down", "up", "enter")
         await until(pilot, lambda: window.app.stage.current == session_id, "it is open")
-        await until(pilot, lambda: not window.library.display, "the list is out of the way")
+        await until(pilot, lambda: not window.listing.display, "the list is out of the way")
 
 
 async def test_a_search_that_fails_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,5 +163,5 @@ async def test_a_search_that_fails_says_so(tmp_path: Path, monkeypatch: pytest.M
         await hears(pilot, window, "The search failed")
         monkeypatch.setattr(Store, "search", real)
         await pilot.press("h")
-        await until(pilot, lambda: window.library.results.option_count == 2, "title and message")
+        await until(pilot, lambda: window.listing.results.option_count == 2, "title and message")
         assert window.app.screen.query_one("#search", Input).value == "alph"

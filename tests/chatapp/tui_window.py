@@ -112,9 +112,9 @@ class Window:
         return self.app.screen_stack[0].query_one(Sidebar)
 
     @property
-    def library(self) -> Library:
+    def listing(self) -> Library:
         """The list with the search above it."""
-        return self.app.stage.library
+        return self.app.stage.listing
 
     def screen_text(self) -> str:
         """What the terminal shows, control characters included."""

@@ -1,6 +1,6 @@
 """A large library of conversations: how soon its list is there, and what a search finds.
 
-`python benchmarks/library.py [--sessions 10000] [--messages 30] [--repeats 7]` builds a database in a
+`python benchmarks/conversations.py [--sessions 10000] [--messages 30] [--repeats 7]` builds a database in a
 temporary folder and prints medians in milliseconds, sizes in MB. `scan_ms` is the reference, the same
 word looked for without an index (LIKE), in the same run. `first_*` are in a connection that was just opened.
 """
