@@ -75,23 +75,16 @@ def cost(context: click.Context, /, session_id: str, as_json: bool, **flags: Any
     """Show what a conversation costs: tokens and KV by message, what was reused, what coming back takes."""
     from chatapp.console import print_json, print_text
     from chatapp.costlist import cost_object, cost_text
-    from sessions.costs import RELEVANCE, Rates, cost_of, rates_of
-    from sessions.measured import newest_stats
+    from sessions.conversations import Conversations
 
     with store_of(context, flags) as opened:
         session = opened.find(session_id)
         messages = opened.messages(session.id)
-        verdicts = opened.verdicts(session.id)
-        rates = rates_of(newest_stats(opened.db, session.model.weights)) if session.model else Rates()
-    n_ctx, kv_bytes_per_token = _context(settings_of(context, flags), session)
-    known = next((m.stats.kv_bytes_per_token for m in reversed(messages) if m.stats), None)
-    found = cost_of(
-        messages,
-        n_ctx=n_ctx,
-        kv_bytes_per_token=kv_bytes_per_token if known is None else known,
-        rates=rates,
-        relevance={message_id: RELEVANCE[kind] for message_id, (kind, _) in verdicts.items()},
-    )
+        n_ctx, kv_bytes_per_token = _context(settings_of(context, flags), session)
+        known = next((m.stats.kv_bytes_per_token for m in reversed(messages) if m.stats), None)
+        found = Conversations(opened).cost(
+            session.id, n_ctx=n_ctx, kv_bytes_per_token=kv_bytes_per_token if known is None else known
+        )
     if as_json:
         print_json(cost_object(session, found))
     else:
