@@ -2,6 +2,7 @@
 
 Prints one JSON object, seconds and MiB. `open_500_s` is the time from choosing a conversation of 500 turns until its
 end is painted (median of several, another one in between); `open_2_s` the same for one of 2 turns, as the reference;
+`open_500_stall_s` the longest that the event loop stood still meanwhile and in the second after;
 `rss_mib` is what the front end holds then (the engine is the scripted one, in the same process).
 """
 
@@ -17,7 +18,9 @@ from contextlib import closing
 from pathlib import Path
 
 from benchmarks.conversations import build
+from benchmarks.screen import Stalls, WatchedApp
 from chatapp.tui.app import ChatApp
+from chatapp.tui.markdown_text import MarkdownText
 from models.engine import Sampling
 from models.fake import FakeEngine
 from sessions.manager import SessionManager
@@ -36,11 +39,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         build(Path(folder), asked.sessions, asked.messages)
         with closing(Store(Path(folder))) as store:
-            long, short = _talk(store, 500), _talk(store, 2)
+            long, short = talk_of(store, 500), talk_of(store, 2)
             print(json.dumps(asyncio.run(_measure(store, long, short, asked.repeats))))
 
 
-def _talk(store: Store, n_turns: int) -> str:
+def talk_of(store: Store, n_turns: int) -> str:
+    """Store a conversation of this many turns and return its id."""
     session = store.create_session()
     for n in range(n_turns):
         question = store.add_question(session.id, f"Question {n} of {n_turns}", title=f"{n_turns} turns")
@@ -49,25 +53,36 @@ def _talk(store: Store, n_turns: int) -> str:
 
 
 async def _measure(store: Store, long: str, short: str, repeats: int) -> dict[str, float]:
-    app = ChatApp(SessionManager(store, FakeEngine(n_ctx=1 << 22)), sampling=Sampling())
+    app = WatchedApp(SessionManager(store, FakeEngine(n_ctx=1 << 22)), sampling=Sampling())
+    app.drawn = asyncio.Event()
     async with app.run_test(size=(120, 36)) as pilot:
-        await pilot.pause()
+        await pilot.pause(1)
         times: dict[str, list[float]] = {long: [], short: []}
+        stalls: list[float] = []
         for _ in range(repeats):
             for key, marker in ((long, "Answer 499"), (short, "Answer 1")):
-                begun = time.perf_counter()
-                await app.stage.show(key)
-                while marker not in _screen(app):
-                    painted = asyncio.Event()
-                    app.call_after_refresh(painted.set)
-                    await painted.wait()
-                times[key].append(time.perf_counter() - begun)
-                await pilot.pause(0.3)
+                async with Stalls() as loop:
+                    begun = time.perf_counter()
+                    await app.stage.show(key)
+                    while not _is_drawn(app, marker):
+                        await app.next_frame()
+                    times[key].append(time.perf_counter() - begun)
+                    assert marker in _screen(app)
+                    await asyncio.sleep(1)  # the older messages follow
+                if key == long:
+                    stalls.append(loop.worst_s)
         return {
             "open_500_s": statistics.median(times[long]),
             "open_2_s": statistics.median(times[short]),
+            "open_500_stall_s": statistics.median(stalls),
             "rss_mib": _rss_mib(),
         }
+
+
+def _is_drawn(app: WatchedApp, marker: str) -> bool:
+    """The last answer was in the frame."""
+    texts = list(app.screen.query(MarkdownText))
+    return bool(texts) and marker in texts[-1].source and texts[-1].region.height > 0
 
 
 def _screen(app: ChatApp) -> str:

@@ -8,14 +8,15 @@ from functools import wraps
 from typing import ClassVar, Concatenate, ParamSpec
 
 from textual import on
-from textual.actions import parse
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import Click
 from textual.widgets import Static
 
+from chatapp.texts import tr, tr_later
+from chatapp.tui.column import Column, virtual_size
 from chatapp.tui.live import LiveAnswer, Notice
 from chatapp.tui.marking import Marking
 from chatapp.tui.messages import MessageVerbAsked
@@ -25,7 +26,7 @@ from chatapp.tui.turns import Edge, SystemLine, UserText
 from sessions.conversation import Message, Version
 
 FIRST_PAINT = 8
-"""Messages painted at once when a conversation opens; older ones follow one batch per idle moment."""
+"""Messages painted at once when a conversation opens, older ones one batch per idle moment."""
 BATCH = 6
 """Messages mounted in one step."""
 COMFORT = 24
@@ -33,13 +34,16 @@ COMFORT = 24
 MAX_MOUNTED = 60
 """Messages (30 turns) mounted at most."""
 PAINT_S = 0.1
+BELOW = tr_later("↓ new text below · End shows it")
 
 HINT = (
-    "Write below and press Enter. Shift+Enter, Alt+Enter or Ctrl+J begins a new line.",
-    "Escape stops an answer and keeps its text. Ctrl+N starts a new conversation, Ctrl+F searches all of them.",
-    "Tab moves between the list, the text and the box. F1 lists all keys, Ctrl+P all commands.",
-    "Meters: resident tokens were in memory, restored ones came from disk, prefilled ones were computed.",
-    "TTFT is the wait for the first token, TPOT the time for each one after it.",
+    tr_later("Write below and press Enter. Shift+Enter, Alt+Enter or Ctrl+J begins a new line."),
+    tr_later(
+        "Escape stops an answer and keeps its text. Ctrl+N starts a new conversation, Ctrl+F searches all of them."
+    ),
+    tr_later("Tab moves between the list, the text and the box. F1 lists all keys, Ctrl+P all commands."),
+    tr_later("Meters: resident tokens were in memory, restored ones came from disk, prefilled ones were computed."),
+    tr_later("TTFT is the wait for the first token, TPOT the time for each one after it."),
 )
 
 
@@ -67,20 +71,24 @@ class Transcript(VerticalScroll):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left_square_bracket", "mark(-1)", show=False),
-        Binding("right_square_bracket", "mark(1)", show=False),
-        Binding("ctrl+z", "verb('undo')", show=False),
-        Binding("escape", "unmark", "Unmark", show=False),
-        Binding("e", "verb('edit')", "Edit"),
-        Binding("r", "verb('regenerate')", "Answer again"),
-        Binding("c", "verb('continue')", "Go on"),
-        Binding("left", "verb('older')", "Versions", key_display="← →"),
-        Binding("right", "verb('newer')", show=False),
-        Binding("f", "verb('fork')", "Fork"),
-        Binding("y", "verb('copy')", "Copy"),
-        Binding("t", "verb('tree')", "Tree"),
-        Binding("enter", "unfold", "Unfold"),
+        Binding("left_square_bracket", "mark(-1)", tr_later("Mark the message before"), show=False, id="text.previous"),
+        Binding("right_square_bracket", "mark(1)", tr_later("Mark the message behind"), show=False, id="text.next"),
+        Binding("ctrl+z", "verb('undo')", tr_later("Take back the last turn"), show=False, id="text.undo"),
+        Binding("escape", "unmark", tr_later("Unmark"), show=False),
+        Binding("e", "verb('edit')", tr_later("Edit"), id="message.edit"),
+        Binding("r", "verb('regenerate')", tr_later("Answer again"), id="message.again"),
+        Binding("c", "verb('continue')", tr_later("Go on"), id="message.continue"),
+        Binding("left", "verb('older')", tr_later("Versions"), key_display="← →", id="message.older"),
+        Binding("right", "verb('newer')", tr_later("Next version"), show=False, id="message.newer"),
+        Binding("f", "verb('fork')", tr_later("Fork"), id="message.fork"),
+        Binding("y", "verb('copy')", tr_later("Copy"), id="message.copy"),
+        Binding("k", "verb('code')", tr_later("Copy code"), id="message.code"),
+        Binding("o", "verb('links')", tr_later("Links"), id="message.links"),
+        Binding("t", "verb('tree')", tr_later("Tree"), id="message.tree"),
+        Binding("enter", "unfold", tr_later("Unfold")),
     ]
+
+    virtual_size = virtual_size()
 
     def __init__(self, versions: Callable[[str], Mapping[int, Version]]) -> None:
         """`versions` returns the versions of a conversation's messages that have several."""
@@ -92,11 +100,12 @@ class Transcript(VerticalScroll):
         self._all_folds: dict[str, Folds] = {}
         self._older = Edge("older")
         self._newer = Edge("newer")
+        self._below = Static(tr(BELOW), id="below", markup=False)
         self._hint = Static("", id="hint", markup=False)
         self._turns = TurnList(self.marking)
-        self._system = Vertical(id="system")
+        self._system = Column(id="system")
         self._system_text = ""
-        self._page = Vertical(self._system, self._turns, id="page")
+        self._page = Column(self._system, self._turns, id="page")
 
     def compose(self) -> ComposeResult:
         """The borders of the window, the hint, and the place of the messages."""
@@ -104,11 +113,25 @@ class Transcript(VerticalScroll):
         yield self._page
         yield self._hint
         yield self._newer
+        yield self._below
 
     def on_mount(self) -> None:
         """Follow the end and paint running answers ten times a second."""
+        self._below.display = False
         self.anchor()
-        self.set_interval(PAINT_S, self._turns.paint)
+        self.set_interval(PAINT_S, self._paint)
+
+    def _paint(self) -> None:
+        if self._turns.paint():
+            self._tell_new_text()
+
+    @property
+    def is_following(self) -> bool:
+        """True while new text scrolls what is on the screen."""
+        return self.is_anchored and not self._anchor_released
+
+    def _tell_new_text(self) -> None:
+        self._below.display = not self.is_following and self.max_scroll_y > 0
 
     @property
     def has_reasoning(self) -> bool:
@@ -253,11 +276,8 @@ class Transcript(VerticalScroll):
 
     def is_verb(self, key: str) -> bool:
         """True for a key that does something here, with the message that is marked or none."""
-        return any(
-            binding.key == key and self.check_action(*_action(binding.action))
-            for binding in self.BINDINGS
-            if isinstance(binding, Binding)
-        )
+        found = self.screen.active_bindings.get(key)
+        return found is not None and found.node is self
 
     @one_at_a_time
     async def add_question(self, live: LiveAnswer) -> None:
@@ -301,7 +321,23 @@ class Transcript(VerticalScroll):
 
     def follow(self) -> None:
         """Stay at the end from now on."""
+        self._below.display = False
         self.anchor()
+
+    async def to_answer(self) -> None:
+        """Show where the marked answer begins, or the last one; what follows it grows out of sight."""
+        at = self.marking.at
+        if at is None and self._turns.growing is None:
+            at = next((n for n in range(len(self.messages) - 1, -1, -1) if self.messages[n].role == "assistant"), None)
+        widget = self._turns.growing if at is None else self._turns.widget_at(at)
+        if at is not None and widget is None:
+            async with self.changing:
+                with self.app.batch_update():
+                    await self._remount(self._window_at(at))
+            widget = self._turns.widget_at(at)
+        if widget is not None:
+            self.release_anchor()
+            self.call_after_refresh(self.scroll_to_widget, widget, animate=False, top=True, force=True)
 
     @one_at_a_time
     async def to_end(self) -> None:
@@ -358,6 +394,10 @@ class Transcript(VerticalScroll):
     async def _click_older(self) -> None:
         await self.older()
 
+    @on(Click, "#below")
+    def _click_below(self) -> None:
+        self.action_scroll_end()
+
     @on(Click, "#newer")
     async def _click_newer(self) -> None:
         await self.newer()
@@ -365,6 +405,8 @@ class Transcript(VerticalScroll):
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Reaching a border of the mounted window mounts what lies beyond it."""
         super().watch_scroll_y(old_value, new_value)
+        if self._below.display and new_value >= self.max_scroll_y - 1:
+            self._below.display = False
         if self._is_moving or not self.messages:
             return
         if new_value < old_value and new_value <= 1 and self._turns.first > 0:
@@ -398,18 +440,18 @@ class Transcript(VerticalScroll):
                 await self._system.mount(SystemLine(text))
 
     def _tell_edges(self) -> None:
-        self._older.tell(self._turns.first, "older messages · scroll up or click")
-        self._newer.tell(len(self.messages) - self._turns.last, "newer messages · End shows them")
+        self._older.tell(self._turns.first, tr("{n} older messages · scroll up or click"))
+        self._newer.tell(len(self.messages) - self._turns.last, tr("{n} newer messages · End shows them"))
         self._hint.display = not self.messages and not self._turns.has_tail
         self._turns.display = not self._hint.display
         self._system.display = self._turns.first == 0 and bool(self._system.children)
         self._page.display = self._turns.display or self._system.display
         self._page.set_class(self._hint.display, "-hinted")
         if self._hint.display:
-            self._hint.update(Content("\n").join(Content.assemble(("· ", "$accent"), line) for line in HINT))
+            self._hint.update(Content("\n").join(Content.assemble(("· ", "$accent"), tr(line)) for line in HINT))
 
     def _keep_place(self, height: int, at: float) -> None:
-        if self._anchored and not self._anchor_released:
+        if self.is_following:
             self._is_moving = False
         else:
             self._moved(at + self.virtual_size.height - height)
@@ -417,11 +459,6 @@ class Transcript(VerticalScroll):
     def _moved(self, at: float) -> None:
         self.scroll_to(y=at, animate=False, immediate=True)
         self._is_moving = False
-
-
-def _action(action: str) -> tuple[str, tuple[object, ...]]:
-    _, name, parameters = parse(action)
-    return name, parameters
 
 
 def spoken(messages: Sequence[Message]) -> list[Message]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from textual.containers import Vertical
 from textual.widget import Widget
 from textual.widgets import Static
 
+from chatapp.texts import tr
+from chatapp.tui.column import Column
 from chatapp.tui.live import LiveAnswer, Notice
 from chatapp.tui.marking import Marking
 from chatapp.tui.thinking import Folds
@@ -16,7 +17,7 @@ from sessions.conversation import Message
 from sessions.hygiene import tidy
 
 
-class TurnList(Vertical):
+class TurnList(Column):
     """Messages `[first, last)` of those in `marking` are mounted.
 
     Behind the newest message, and only there, stands the tail: the running turn, else how an answer can go on, and our
@@ -109,7 +110,7 @@ class TurnList(Vertical):
         if growing is not None and self._is_turn_of(growing.live, new):
             question, answer = self._messages[-2:]
             self._tail_question().tell(self._marking.versions.get(question.id))
-            await growing.finish(answer, self._marking.versions.get(answer.id))
+            growing.finish(answer, self._marking.versions.get(answer.id))
             self._mounted.update(zip(new, self._tail[:2], strict=True))
             del self._tail[:2]
         await self._drop_tail()
@@ -127,11 +128,9 @@ class TurnList(Vertical):
         growing, self.live, self._growing = self._growing, None, None
         return growing
 
-    async def paint(self) -> None:
-        """Bring the growing answer up to date."""
-        # A Markdown that is not mounted yet begins with an empty text and would lose what it was given before.
-        if self._growing is not None and self._growing.is_mounted:
-            await self._growing.paint()
+    def paint(self) -> bool:
+        """Bring the growing answer up to date; return whether it got longer."""
+        return self._growing is not None and self._growing.is_mounted and self._growing.paint()
 
     def _is_turn_of(self, live: LiveAnswer, new: range) -> bool:
         """True if the new messages are what the tail shows: its question and an answer to it."""
@@ -159,13 +158,13 @@ class TurnList(Vertical):
             self._growing = GrowingAnswer(self.live, self.folds)
             self._tail += [UserText(self.live.question, attachments=self.live.attachments), self._growing]
         elif self._messages and self._marking.can_go_on(self._messages[-1]):
-            self._tail.append(Static(GO_ON, markup=False, classes="status"))
+            self._tail.append(Static(tr(GO_ON), markup=False, classes="status"))
         if self.notice:
             style = "notice" if self.notice.is_failure else "notice -done"
             self._tail.append(Static(shown(self.notice.sentence), markup=False, classes=style))
         if self._tail and self.is_attached:
             await self.mount_all(self._tail)
-        await self.paint()
+        self.paint()
 
     async def _drop_tail(self) -> None:
         for widget in self._tail:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from markdown_it import MarkdownIt
 from textual.app import ComposeResult
-from textual.containers import Vertical
 from textual.content import Content
 from textual.widget import Widget
-from textual.widgets import Markdown, Static
+from textual.widgets import Static
 
 from chatapp.safe import clean
-from chatapp.tui.attached import Folded
-from chatapp.tui.blocks import OpenBlock
+from chatapp.texts import tr, tr_later
+from chatapp.tui.attached import MAX_UNFOLDED, Folded
 from chatapp.tui.chips import ChipLine
+from chatapp.tui.column import Column
 from chatapp.tui.live import LiveAnswer
+from chatapp.tui.markdown_text import MarkdownText
 from chatapp.tui.messages import PartAsked
 from chatapp.tui.thinking import LIVE, Folds, Thought, ThoughtBlock
 from models.reasoning import answer_of, reasoning_of
@@ -24,20 +24,15 @@ from sessions.attachments import spans_in
 from sessions.conversation import Attachment, Message, MessageStatus, Version
 
 STATUS_WORDS: dict[MessageStatus, str] = {
-    "stopped": "stopped by you",
-    "cut": "cut: the token limit or the context was reached",
-    "interrupted": "interrupted: the program or the engine ended here",
-    "failed": "failed · send the message again",
+    "stopped": tr_later("stopped by you"),
+    "cut": tr_later("cut: the token limit or the context was reached"),
+    "interrupted": tr_later("interrupted: the program or the engine ended here"),
+    "failed": tr_later("failed · send the message again"),
 }
 
 
-GO_ON = "Alt+Up, then C lets the answer go on"
+GO_ON = tr_later("Alt+Up, then C lets the answer go on")
 """Below an answer that can go on, while nothing follows it."""
-
-
-def parser() -> MarkdownIt:
-    """Markdown without HTML, so that tags stay visible as text."""
-    return MarkdownIt("gfm-like", {"html": False})
 
 
 def shown(text: str) -> str:
@@ -47,12 +42,14 @@ def shown(text: str) -> str:
 
 def version_words(version: Version | None) -> str:
     """`2/3`, and how the others are shown; nothing for a message that has one version."""
-    return f"{version.number}/{len(version.ids)} · ← → other versions" if version else ""
+    if version is None:
+        return ""
+    return tr("{n}/{n_all} · ← → other versions").format(n=version.number, n_all=len(version.ids))
 
 
 def status_line(message: Message, version: Version | None) -> str:
     """How an answer ended, if it is not whole, and which version it is."""
-    return " · ".join(part for part in (version_words(version), STATUS_WORDS.get(message.status, "")) if part)
+    return " · ".join(part for part in (version_words(version), tr(STATUS_WORDS.get(message.status, ""))) if part)
 
 
 class UserText(Static):
@@ -67,6 +64,8 @@ class UserText(Static):
         version: Version | None = None,
     ) -> None:
         super().__init__("", markup=False, classes="user")
+        if not attachments and len(text) > MAX_UNFOLDED:  # written elsewhere: by a command, or another program
+            attachments = spans_in(text, [(tr("long message"), 0, len(text))])
         self._folded = Folded(text, attachments, "unfold")
         self._version = version
         self._is_failed = is_failed
@@ -108,8 +107,8 @@ class UserText(Static):
         self.update(
             Content.assemble(
                 self._folded.content(),
-                ("\nnot answered", "italic $text-error") if self._is_failed else "",
-                ("\n" + line, "italic $foreground 60%") if line else "",
+                ("\n" + tr("not answered"), "italic $text-error") if self._is_failed else "",
+                ("\n" + line, "italic $foreground 70%") if line else "",
             )
         )
 
@@ -118,11 +117,11 @@ class SystemLine(UserText):
     """The system prompt as one folded line above the first message."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(text, attachments=spans_in(text, [("system prompt", 0, len(text))]))
+        super().__init__(text, attachments=spans_in(text, [(tr("system prompt"), 0, len(text))]))
         self.set_classes("system")
 
 
-class Answer(Vertical):
+class Answer(Column):
     """A stored answer: its reasoning, its text, and a line on how it ended if it is not whole."""
 
     def __init__(self, message: Message, folds: Folds, version: Version | None) -> None:
@@ -135,51 +134,41 @@ class Answer(Vertical):
         """The reasoning, the text, the status."""
         if thought := stored_thought(self._message, self._folds):
             yield ThoughtBlock(self._folds, self._message.id, thought)
-        yield Markdown(shown(answer_of(self._message.text)), parser_factory=parser, open_links=False)
+        yield MarkdownText(shown(answer_of(self._message.text)))
         if line := status_line(self._message, self._version):
             yield Static(line, markup=False, classes="status")
 
 
-class GrowingAnswer(Vertical):
+class GrowingAnswer(Column):
     """The answer that is being written; `paint` brings it up to date, `finish` draws the stored text once."""
 
     def __init__(self, live: LiveAnswer, folds: Folds) -> None:
         super().__init__(classes="answer")
         self.live = live
         self._folds = folds
-        self._blocks = OpenBlock()
-        self._n_rendered = 0
         self._n_shown = -1
         self._n_thought = -1
         self._said: str | None = None
         self._thought = ThoughtBlock(folds, LIVE)
-        self._settled = Markdown(parser_factory=parser, open_links=False)
-        self._open = Static("", markup=False, classes="open-block")
+        self._text = MarkdownText()
         self._status = Static("", markup=False, classes="status")
 
     def compose(self) -> ComposeResult:
-        """The reasoning, the settled part, the open part, the status."""
+        """The reasoning, the text, the status."""
         yield self._thought
-        yield self._settled
-        yield self._open
+        yield self._text
         yield self._status
 
-    async def paint(self) -> None:
-        """Bring the screen up to the text so far."""
+    def paint(self) -> bool:
+        """Bring the screen up to the text so far; return whether there is more of it."""
         self._paint_thought()
+        self._say_waiting()
         text = shown(self.live.answer)
         if len(text) == self._n_shown:
-            self._say_waiting()
-            return
+            return False
         self._n_shown = len(text)
-        settled = self._blocks.feed(text)
-        if settled > self._n_rendered:
-            await self._settled.append(text[self._n_rendered : settled])
-            self._n_rendered = settled
-        rest = text[self._n_rendered :].strip("\n")
-        self._open.update(rest)
-        self._open.display = bool(rest)
-        self._say_waiting()
+        self._text.grow(text)
+        return bool(text)
 
     def _paint_thought(self) -> None:
         thought = self.live.thought
@@ -190,13 +179,12 @@ class GrowingAnswer(Vertical):
             self._n_thought = state
             self._thought.tell(thought)
 
-    async def finish(self, message: Message, version: Version | None) -> None:
+    def finish(self, message: Message, version: Version | None) -> None:
         """Draw the whole stored text and say how it ended, and which version it is."""
         thought = self.live.thought
         self._folds.settle(message.id, thought.seconds if thought else None)
         self._thought.settle(message.id, stored_thought(message, self._folds))
-        await self._settled.update(shown(answer_of(message.text)))
-        self._open.display = False
+        self._text.set(shown(answer_of(message.text)))
         line = status_line(message, version)
         self._status.update(line)
         self._status.display = bool(line)
@@ -204,18 +192,18 @@ class GrowingAnswer(Vertical):
     def _say_waiting(self) -> None:
         words = ""
         if self.live.stop_asked:
-            words = "stopping…"
+            words = tr("stopping…")
         elif self.live.is_queued:
-            words = "queued: starts when the running answer is complete"
+            words = tr("queued: starts when the running answer is complete")
         elif self.live.note:
             words = self.live.note
         elif not self.live.has_text:
             words = "…"
         elif self.live.request.kind == "continue" and not self.live.has_begun:
-            words = "goes on…"
+            words = tr("goes on…")
         if self._said != words:
             self._said = words
-            self._status.update(words)
+            self._status.update(clean(words))
             self._status.display = bool(words)
 
 
@@ -226,11 +214,11 @@ class Edge(Static):
         super().__init__("", markup=False, id=name, classes="edge")
         self.display = False
 
-    def tell(self, n_hidden: int, words: str) -> None:
-        """Show how many messages are hidden beyond this border."""
+    def tell(self, n_hidden: int, sentence: str) -> None:
+        """Show how many messages are hidden beyond this border, for which there is a place `{n}` in the sentence."""
         self.display = n_hidden > 0
         if n_hidden:
-            self.update(f"{n_hidden} {words}")
+            self.update(clean(sentence.format(n=n_hidden)))
 
 
 def stored_thought(message: Message, folds: Folds) -> Thought | None:

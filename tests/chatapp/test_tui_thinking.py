@@ -3,9 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from textual.widgets import Markdown
 
 from chatapp.tui.live import LiveAnswer
+from chatapp.tui.markdown_text import MarkdownText
 from chatapp.tui.thinking import LIVE, Folds, Thought, ThoughtBlock, block_text
 from models.engine import Piece
 from tests.chatapp.tui_window import Window, sees, until
@@ -49,7 +49,7 @@ async def test_the_answer_has_no_reasoning_in_it(tmp_path: Path) -> None:
         await until(pilot, lambda: len(window.manager.messages(session_id)) == 4, "it is stored")
         await until(
             pilot,
-            lambda: [md.source for md in window.app.query(Markdown)] == ["The **answer**."] * 2,
+            lambda: [md.source for md in window.app.query(MarkdownText)] == ["The **answer**."] * 2,
             "both answers are drawn",
         )
 

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
-from textual.widgets import Markdown
 
-from chatapp.tui.blocks import LONG_PARAGRAPH, OpenBlock
+from chatapp.tui.markdown_text import MarkdownText
+from chatapp.tui.openblock import LONG_PARAGRAPH, OpenBlock
 from chatapp.tui.transcript import MAX_MOUNTED
+from chatapp.tui.viewer import ViewerScreen
 from tests.chatapp.tui_window import Window, sees, until
 
 WIDE = (120, 36)
@@ -50,7 +52,7 @@ async def test_a_finished_answer_shows_exactly_the_stored_text(tmp_path: Path) -
         await pilot.press(*"go", "enter")
         await until(
             pilot,
-            lambda: any(markdown.source == reply for markdown in window.app.query(Markdown)),
+            lambda: any(markdown.source == reply for markdown in window.app.query(MarkdownText)),
             "the whole text is drawn",
         )
         assert window.transcript._turns.growing is None
@@ -86,3 +88,99 @@ def test_settled_text_is_the_same_in_one_piece_or_many() -> None:
     grown = OpenBlock()
     ends = [grown.feed(text[:n]) for n in range(len(text) + 1)]
     assert ends[-1] == OpenBlock().feed(text)
+
+
+def _stored(window: Window, n_turns: int) -> str:
+    """Store a conversation of answers with all kinds of blocks; return its id."""
+    session_id = window.manager.new().id
+    answer = (
+        "# Answer {n}\n\nSome **text** and `code`.\n\n- one\n\n```py\nx = 1\n```\n\n| a | b |\n|--|--|\n| 1 | 2 |\n"
+    )
+    for n in range(n_turns):
+        question = window.store.add_question(session_id, f"question {n}", title=f"{n_turns} turns")
+        window.store.add_answer(question, answer.replace("{n}", str(n)), "complete", run=None)
+    return session_id
+
+
+async def test_200_turns_cost_about_what_20_do(tmp_path: Path) -> None:
+    """Opening 200 stored turns mounts as many widgets as 20 do, and takes no more than three times the CPU time."""
+    window = Window(tmp_path)
+    few, many = _stored(window, 20), _stored(window, 200)
+    async with window.app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: window.app.stage.talk.model.info is not None, "the model is there")
+        seconds: dict[str, list[float]] = {few: [], many: []}
+        widgets: dict[str, int] = {}
+        for session_id, last in [(few, "Answer 19"), (many, "Answer 199")] * 4:
+            begun = time.process_time()
+            await window.app.stage.show(session_id)
+            await sees(pilot, window, last)
+            await until(pilot, lambda: window.transcript.n_mounted >= 24, "older ones follow")
+            seconds[session_id].append(time.process_time() - begun)
+            widgets[session_id] = len(list(window.transcript.query("*")))
+        assert widgets[many] <= widgets[few] + 2
+        assert widgets[many] < 200
+        assert min(seconds[many]) < 3 * min(seconds[few])
+
+
+async def test_new_text_below_is_told_and_end_follows_again(tmp_path: Path) -> None:
+    """Scrolled up, the view stays, a line says that text came below, and End shows it."""
+    window = Window(tmp_path, reply=lambda _: "word " * 2000, tokens_per_s=2000)
+    window.app.stage.current = _stored(window, 20)
+    async with window.app.run_test(size=WIDE) as pilot:
+        await sees(pilot, window, "Answer 19")
+        await pilot.press(*"go", "enter")
+        await sees(pilot, window, "word word")
+        follows = [window.transcript.is_following]
+        await pilot.press("pageup", "pageup")
+        follows.append(window.transcript.is_following)
+        await sees(pilot, window, "new text below")
+        before = window.transcript.scroll_y
+        grown = window.transcript.max_scroll_y
+        await until(pilot, lambda: window.transcript.max_scroll_y > grown, "the text grows")
+        assert window.transcript.scroll_y == before
+        await pilot.press("ctrl+end")
+        await until(pilot, lambda: "new text below" not in window.screen_text(), "the end is shown")
+        follows.append(window.transcript.is_following)
+        assert follows == [True, False, True]
+
+
+async def test_a_key_shows_where_the_answer_begins(tmp_path: Path) -> None:
+    """Alt+Home goes to the first line of a long answer while it grows; the view stays there."""
+    window = Window(tmp_path, reply=lambda _: "The first line.\n\n" + "word\n\n" * 400, tokens_per_s=4000)
+    async with window.app.run_test(size=WIDE) as pilot:
+        await pilot.press(*"go", "enter")
+        await until(pilot, lambda: window.transcript.max_scroll_y > 40, "the answer is long")
+        assert "The first line." not in window.screen_text()
+        await pilot.press("alt+home")
+        await sees(pilot, window, "The first line.")
+        await until(pilot, lambda: not window.app.stage.talk.live, "the turn ends")
+        assert "The first line." in window.screen_text()
+
+
+async def test_a_selection_of_an_answer_is_its_text(tmp_path: Path) -> None:
+    """Text chosen with the mouse is copied without the line ends that only the window has."""
+    sentence = "a long line of many words that the window has to wrap because it is wider than the window is " * 2
+    window = Window(tmp_path, reply=lambda _: f"{sentence}\n\n- item")
+    async with window.app.run_test(size=WIDE) as pilot:
+        await pilot.press(*"go", "enter")
+        await until(pilot, lambda: len(window.transcript.messages) == 2, "the answer is there")
+        await sees(pilot, window, "item")
+        region = window.app.query(MarkdownText).last().content_region
+        await pilot.mouse_down(offset=region.offset)
+        await pilot.hover(offset=region.bottom_right - (1, 2))
+        await pilot.mouse_up(offset=region.bottom_right - (1, 2))
+        selected = window.app.screen.get_selected_text()
+        assert selected is not None
+        assert selected.strip() == sentence.strip() or selected.startswith(sentence.strip())
+
+
+async def test_a_very_long_question_is_folded(tmp_path: Path) -> None:
+    """A question of 400,000 characters, written by a command, is one line that opens a window of its own."""
+    window = Window(tmp_path)
+    session_id = window.manager.new().id
+    window.store.add_question(session_id, "x" * 400_000, title="long")
+    window.app.stage.current = session_id
+    async with window.app.run_test(size=WIDE) as pilot:
+        await sees(pilot, window, "long message")
+        await pilot.press("alt+up", "enter")
+        await until(pilot, lambda: isinstance(window.app.screen, ViewerScreen), "it is shown whole")
