@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
@@ -12,8 +11,6 @@ import click
 from chatapp.options import folder_options, json_option
 
 if TYPE_CHECKING:
-    from sessions.conversation import Session
-    from sessions.conversations import Conversations
     from sessions.store import Store
 
 OpenStore: TypeAlias = Callable[[click.Context, dict[str, Any]], AbstractContextManager["Store"]]
@@ -64,8 +61,10 @@ def attach(group: click.Group, opened: OpenStore) -> None:
     def undo(context: click.Context, /, session_id: str, as_json: bool, **flags: Any) -> None:
         """Take back the last turn and print its question; the branch is kept."""
         from chatapp import listing
+        from sessions.conversations import Conversations
 
-        with opened(context, flags) as store, _writing(store, session_id) as (conversations, session):
+        with opened(context, flags) as store:
+            conversations, session = Conversations(store), store.find(session_id)
             question = conversations.undo(session.id)
             listing.print_undone(session, question, as_json=as_json)
 
@@ -91,18 +90,9 @@ def attach(group: click.Group, opened: OpenStore) -> None:
     def branch(context: click.Context, /, session_id: str, message_id: int, as_json: bool, **flags: Any) -> None:
         """Show the branch through a message, by its number in the tree."""
         from chatapp import listing
+        from sessions.conversations import Conversations
 
-        with opened(context, flags) as store, _writing(store, session_id) as (conversations, session):
+        with opened(context, flags) as store:
+            conversations, session = Conversations(store), store.find(session_id)
             conversations.show_branch(session.id, message_id)
             listing.print_change(conversations.session(session.id), "shows another branch", as_json=as_json)
-
-
-@contextmanager
-def _writing(store: Store, session_id: str) -> Iterator[tuple[Conversations, Session]]:
-    """Hold the right to write to a conversation: what is being answered is not turned to another branch."""
-    from sessions.conversations import Conversations
-    from sessions.journal import Journal
-
-    session = store.find(session_id)
-    with Journal(store.journal_dir, session.id, monotonic=time.monotonic):
-        yield Conversations(store), session

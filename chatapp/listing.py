@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from chatapp.console import Narrator, print_json, print_text
 from chatapp.objects import hit_object, message_object, session_object, summary_object
 from chatapp.safe import clean, clean_line
+from chatapp.texts import tr, tr_later
 from models.reasoning import answer_of, reasoning_of
-from sessions.conversation import Message, Session, SessionSummary, Version
+from sessions.conversation import Message, MessageStatus, Session, SessionSummary, Version
 
 if TYPE_CHECKING:
     from sessions.search import Hit, Page
@@ -22,6 +23,14 @@ TREE_CELLS = 100
 MAX_INDENT = 20
 """Deeper branches are set in no further."""
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
+_ROLES = {"user": tr_later("user"), "assistant": tr_later("assistant"), "system": tr_later("system")}
+_STATUSES = {
+    "complete": "",
+    "stopped": tr_later("stopped"),
+    "cut": tr_later("cut"),
+    "interrupted": tr_later("interrupted"),
+    "failed": tr_later("failed"),
+}
 
 
 def print_summaries(summaries: Sequence[SessionSummary], *, as_json: bool) -> None:
@@ -125,9 +134,9 @@ def print_tree(messages: Sequence[Message], shown: Collection[int], *, as_json: 
     while waiting:
         message, depth = waiting.pop()
         mark = "*" if message.id in shown else " "
-        status = "" if message.status == "complete" else f" ({message.status})"
+        status = f" ({name})" if (name := status_name(message.status)) else ""
         text = clean_line(answer_of(message.text) if message.role == "assistant" else message.text, TREE_CELLS)
-        print_text(f"{mark} {'  ' * min(depth, MAX_INDENT)}{message.id} {message.role}{status}  {text}\n")
+        print_text(f"{mark} {'  ' * min(depth, MAX_INDENT)}{message.id} {role_name(message.role)}{status}  {text}\n")
         behind = children.get(message.id, [])
         waiting += [(child, depth + (len(behind) > 1)) for child in reversed(behind)]
 
@@ -166,6 +175,8 @@ def _marks(session: Session) -> str:
     """What is written on a conversation, behind its title."""
     places = (("pinned", session.pinned_at), ("archived", session.archived_at), ("in the trash", session.trashed_at))
     marks = [mark for mark, at in places if at is not None]
+    if session.forked_from is not None:
+        marks.insert(0, f"fork of {session.forked_from}")
     return "".join(f"  {mark}" for mark in [*marks, *(f"#{tag}" for tag in session.tags)])
 
 
@@ -194,6 +205,16 @@ def _print_snippet(hit: Hit) -> None:
         at = end
     pieces.append(_one_line(hit.snippet[at:]))
     sys.stdout.write(f"    {''.join(pieces).strip()}\n")
+
+
+def role_name(role: str) -> str:
+    """What a role is called."""
+    return tr(_ROLES[role])
+
+
+def status_name(status: MessageStatus) -> str:
+    """What a message is called that is not complete; empty if it is."""
+    return tr(_STATUSES[status])
 
 
 def when(seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -9,9 +10,11 @@ from models.engine import Role
 from models.presets import PRESETS, SamplingChoice
 from sessions.asked import Mark, asked
 from sessions.conversation import Draft, Message, ReasoningPolicy, Session, SessionSummary, Version
+from sessions.drafts import NOBODY, KeptDraft, claim, drafts_of, let_go
 from sessions.errors import BadRequest, SessionClosed
 from sessions.history import prompt_messages, title_of
-from sessions.journal import Partial, peek, recover_one
+from sessions.journal import Journal, Partial, is_answering, peek, recover_one
+from sessions.lease import sweep
 from sessions.overview import Wanted
 from sessions.purge import ForgetKV, delete_forever, expire, forget_nothing
 from sessions.turn import checked
@@ -133,8 +136,9 @@ class Conversations:
         return self._store.set_state(session_id, "open")
 
     def trash(self, session_id: str) -> Session:
-        """Move a conversation to the trash."""
-        return self._store.set_trashed(session_id, trashed=True)
+        """Move a conversation to the trash. Raises `BadRequest` while it is answered."""
+        with self._idle(session_id):
+            return self._store.set_trashed(session_id, trashed=True)
 
     def restore(self, session_id: str) -> Session:
         """Take a conversation out of the trash."""
@@ -219,17 +223,25 @@ class Conversations:
         return self._store.tree(session_id)
 
     def show_branch(self, session_id: str, message_id: int) -> None:
-        """Show the branch through a message. Raises `BadRequest` for a message of another conversation."""
+        """Show the branch through a message.
+
+        Raises `BadRequest` for a message of another conversation, and while this one is answered.
+        """
         self.writable(session_id)
-        self._store.show_branch(session_id, message_id)
+        with self._idle(session_id):
+            self._store.show_branch(session_id, message_id)
 
     def undo(self, session_id: str) -> str:
-        """Take back the last turn and return its question; the branch is kept. Raises `BadRequest` if there is none."""
+        """Take back the last turn and return its question; the branch is kept.
+
+        Raises `BadRequest` if there is none, and while the conversation is answered.
+        """
         self.writable(session_id)
-        question = next((m for m in reversed(self._store.messages(session_id)) if m.role == "user"), None)
-        if question is None:
-            raise BadRequest("There is no turn to take back.")
-        self._store.set_head(session_id, question.parent_id)
+        with self._idle(session_id):
+            question = next((m for m in reversed(self._store.messages(session_id)) if m.role == "user"), None)
+            if question is None:
+                raise BadRequest("There is no turn to take back.")
+            self._store.set_head(session_id, question.parent_id)
         return question.text
 
     # --- other threads ---
@@ -252,6 +264,19 @@ class Conversations:
     def answer_elsewhere(self, session_id: str) -> Partial | None:
         """Return the answer that is being written in a conversation, as far as it is on disk; None if none is."""
         return peek(self._store.journal_dir, session_id)
+
+    def is_answering(self, session_id: str) -> bool:
+        """True while a turn of a conversation goes on, in whichever process, before its first words too."""
+        return is_answering(self._store.journal_dir, session_id)
+
+    @property
+    def leases_dir(self) -> Path:
+        """Where windows hold the conversations that they write in; see `sessions.lease`."""
+        return self.data_dir / "leases"
+
+    def sweep_locks(self) -> None:
+        """Remove the lock files that killed processes left."""
+        sweep(self.leases_dir, self._store.journal_dir)
 
     def settle_dead(self, session_id: str) -> bool:
         """Store the answer of a process that has died; False if there is none, or it is being written."""
@@ -319,12 +344,29 @@ class Conversations:
         return self._store.drafts()
 
     def draft(self, session_id: str | None) -> Draft:
-        """Return what was written in a conversation and not sent; None is the one that is not stored yet."""
+        """Return the newest draft of a conversation; None is the one that is not stored yet."""
         return self._store.draft(session_id)
 
-    def keep_draft(self, session_id: str | None, draft: Draft) -> None:
-        """Keep what is written and not sent; an empty text is none."""
-        self._store.keep_draft(session_id, draft)
+    def keep_draft(self, session_id: str | None, draft: Draft, window: str = NOBODY) -> None:
+        """Keep what is written in a window and not sent; an empty text is none."""
+        self._store.keep_draft(session_id, draft, window)
+
+    def kept_drafts(self, session_id: str | None) -> list[KeptDraft]:
+        """Return the drafts of all windows in a conversation, newest first."""
+        return drafts_of(self._store.db, session_id)
+
+    def claim_draft(self, kept: KeptDraft, window: str) -> bool:
+        """Let a draft belong to another window; False if somebody else was faster."""
+        return claim(self._store.db, kept, window)
+
+    def let_go_of_draft(self, session_id: str | None, window: str) -> None:
+        """Let any window have what this one wrote in a conversation."""
+        let_go(self._store.db, session_id, window)
+
+    def _idle(self, session_id: str) -> Journal:
+        """Hold the right to write for as long as a change of what is shown takes. Raises `BadRequest`."""
+        self._store.session(session_id)
+        return Journal(self._store.journal_dir, session_id, monotonic=time.monotonic)
 
     def writable(self, session_id: str) -> Session:
         """Return a conversation that takes messages. Raises `SessionClosed`."""

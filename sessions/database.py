@@ -6,6 +6,7 @@ One connection, used by one thread at a time. Raises `StoreError` (one sentence 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -41,10 +42,26 @@ WAYS_OUT: Mapping[str, str] = {
 class ChatDatabase:
     """The open database of a data folder, created when missing, readable by its owner only."""
 
-    def __init__(self, data_dir: Path, *, make_room: Callable[[int], None] | None = None) -> None:
-        """`make_room` frees so many bytes on a disk that runs full, of what is worth less than a message."""
+    def __init__(
+        self, data_dir: Path, *, make_room: Callable[[int], None] | None = None, may_only_read: bool = False
+    ) -> None:
+        """`make_room` frees so many bytes on a disk that runs full, of what is worth less than a message.
+
+        With `may_only_read`, a database in a folder that cannot be written is opened all the same, for reading.
+        """
         self.path = data_dir / "chat.db"
         self._make_room = make_room
+        self.is_read_only = may_only_read and self.path.exists() and not is_writable(data_dir)
+        """True if each write will be refused."""
+        if self.is_read_only:
+            with self.reporting():
+                self._db = _connect_to_read(self.path)
+                try:
+                    migrate(self._db, self.path)
+                except BaseException:
+                    self._db.close()
+                    raise
+            return
         with self.reporting():
             self._keep_reserve()
             make_private_folder(data_dir)
@@ -61,6 +78,14 @@ class ChatDatabase:
     def close(self) -> None:
         """Close the connection; the log is folded into the database file."""
         self._db.close()
+
+    def copy_to_memory(self) -> None:
+        """Go on with a copy that can be written and is forgotten in the end, for what computes by writing."""
+        with self.reporting():
+            copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            self._db.conn.backup(copy)
+            self._db.close()
+            self._db = Database(copy, execute_plugins=False)
 
     def rows(self, sql: str, *parameters: object) -> list[dict[str, Any]]:
         """Return the rows of a query."""
@@ -121,6 +146,11 @@ class ChatDatabase:
                     self._make_room(RESERVE_BYTES)
 
 
+def is_writable(folder: Path) -> bool:
+    """False for a folder that takes no file of this user, such as one on a read-only file system."""
+    return os.access(folder, os.W_OK)
+
+
 def _setup_lock(data_dir: Path) -> FileLock:
     return FileLock(data_dir / "chat.db.lock", timeout=60, mode=0o600, thread_local=False, fallback_to_soft=False)
 
@@ -129,6 +159,19 @@ def _connect(path: Path) -> Database:
     # No plug-ins: what else is installed must not change how conversations are stored.
     connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     return Database(connection, execute_plugins=False)
+
+
+def _connect_to_read(path: Path) -> Database:
+    # SQLite reads a log only beside files that it may make. Without a log nothing is missing from the file itself, and
+    # nobody here can write one: it may be taken as it is.
+    log = path.with_name(path.name + "-wal")
+    has_log = log.exists() and log.stat().st_size > 0
+    address = f"{path.absolute().as_uri()}?mode=ro" + ("" if has_log else "&immutable=1")
+    connection = sqlite3.connect(address, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    db = Database(connection, execute_plugins=False)
+    for pragma in ("trusted_schema = OFF", "query_only = ON"):
+        db.execute(f"PRAGMA {pragma}").fetchall()
+    return db
 
 
 def _configure(db: Database) -> None:

@@ -15,13 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from filelock import FileLock, Timeout
-
 from models.engine import TokenRun
 from models.reasoning import block_of
 from sessions.conversation import Message, ModelRef, ReasoningPolicy
 from sessions.errors import BadRequest, StoreError
 from sessions.files import make_private_file, sync_folder
+from sessions.locks import OsLock, is_locked
 
 if TYPE_CHECKING:
     from sessions.store import Store  # at run time it would load the database library for everybody
@@ -57,8 +56,9 @@ class Partial:
 
     @property
     def kept_run(self) -> TokenRun | None:
-        """The tokens that later prompts contain; None where they are those of the text without its reasoning."""
-        return None if self.reasoning == "strip" and block_of(self.text).end else self.run
+        """The tokens that later prompts contain; None where they are not known, or the text loses its reasoning."""
+        run = self.run
+        return None if not run.ids or (self.reasoning == "strip" and block_of(self.text).end) else run
 
 
 class Journal:
@@ -75,15 +75,13 @@ class Journal:
         self._file: int | None = None
         self._pending: tuple[list[str], list[int]] = ([], [])
         self._written_at = self._synced_at = float("-inf")
-        self._lock = _lock(self.path)
+        self._lock = OsLock(_lock_path(folder, session_id))
         try:
-            self._lock.acquire()
-        except Timeout as error:
-            raise BadRequest(
-                "This conversation is being answered in another window: wait until it is done there."
-            ) from error
+            is_free = self._lock.take()
         except OSError as error:
             raise StoreError(f"{folder} cannot be written ({(error.strerror or '').lower()}).") from error
+        if not is_free:
+            raise BadRequest("This conversation is being answered in another window: wait until it is done there.")
 
     def __enter__(self) -> Self:
         return self
@@ -143,14 +141,6 @@ class Journal:
         except OSError:
             pass  # the next `recover` finds the question answered and tries again
 
-    def remove(self) -> None:
-        """Delete the lock too: the conversation is gone, so nobody can want it any more."""
-        self.discard()
-        try:
-            self.path.with_suffix(".lock").unlink(missing_ok=True)
-        except OSError:
-            pass  # Windows keeps files that are open; an empty one stays
-
     def close(self) -> None:
         """Give the conversation free; a file that was not discarded is completed and waits for `recover`."""
         self._write()
@@ -190,6 +180,14 @@ def peek(folder: Path, session_id: str) -> Partial | None:
         return parse((folder / f"{session_id}.jsonl").read_bytes())
     except OSError:
         return None
+
+
+def is_answering(folder: Path, session_id: str) -> bool:
+    """True while a turn of a conversation goes on, in whichever process, from before its question is stored."""
+    try:
+        return is_locked(_lock_path(folder, session_id))
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be written ({(error.strerror or '').lower()}).") from error
 
 
 def settle(store: Store, journal: Journal) -> Message | None:
@@ -274,5 +272,5 @@ def _line(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
 
 
-def _lock(path: Path) -> FileLock:
-    return FileLock(path.with_suffix(".lock"), timeout=0, mode=0o600, thread_local=False, fallback_to_soft=False)
+def _lock_path(folder: Path, session_id: str) -> Path:
+    return folder / f"{session_id}.lock"

@@ -236,6 +236,26 @@ def attachments(db: Database) -> None:
         db.execute(statement)
 
 
+@migration(7)
+def drafts_of_windows(db: Database) -> None:
+    """Let each window have drafts of its own, so that none writes over another's; the empty id is anybody's."""
+    for statement in (
+        "ALTER TABLE drafts RENAME TO old_drafts",
+        """CREATE TABLE drafts (
+            id INTEGER PRIMARY KEY,
+            session_id TEXT REFERENCES sessions (id) ON DELETE CASCADE,
+            window TEXT NOT NULL,
+            text TEXT NOT NULL,
+            attachments TEXT NOT NULL
+        )""",
+        "CREATE INDEX drafts_of_session ON drafts (session_id)",
+        """INSERT INTO drafts (session_id, window, text, attachments)
+            SELECT session_id, '', text, attachments FROM old_drafts""",
+        "DROP TABLE old_drafts",
+    ):
+        db.execute(statement)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     conversations,
     models_and_branches,
@@ -243,6 +263,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     prompt_library,
     task_policy,
     attachments,
+    drafts_of_windows,
 )
 """All steps in order; a step that was once released never changes."""
 

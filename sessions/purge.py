@@ -34,7 +34,7 @@ def delete_forever(store: Store, session_id: str, forget_kv: ForgetKV) -> None:
     store.session(session_id)
     with Journal(store.journal_dir, session_id, monotonic=time.monotonic) as journal:
         store.purge(session_id)
-        journal.remove()
+        journal.discard()
     forget_dead(store, forget_kv)
 
 
@@ -77,7 +77,7 @@ def _purge_trashed(store: Store, session_ids: Sequence[str], before: float) -> l
         except SessionNotFound:
             return []  # another process was faster
         for session_id in gone:
-            journals[session_id].remove()
+            journals[session_id].discard()
     return gone
 
 

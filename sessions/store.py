@@ -29,8 +29,10 @@ from sessions.conversation import (
     Version,
 )
 from sessions.database import ChatDatabase
+from sessions.drafts import NOBODY, drafts_of, keep, newest_drafts
 from sessions.errors import BadRequest, SessionNotFound
 from sessions.files import make_private_folder
+from sessions.forks import fork_title
 from sessions.hygiene import tidy
 from sessions.overview import Wanted, summaries
 from sessions.rows import (
@@ -42,8 +44,6 @@ from sessions.rows import (
     choice_to_json,
     ids_to_blob,
     new_session_id,
-    spans_from_json,
-    spans_to_json,
     stats_to_json,
     to_message,
     to_session,
@@ -62,16 +62,25 @@ class Store:
     """The conversations of a data folder."""
 
     def __init__(
-        self, data_dir: Path, *, clock: Callable[[], float] = time.time, make_room: Callable[[int], None] | None = None
+        self,
+        data_dir: Path,
+        *,
+        clock: Callable[[], float] = time.time,
+        make_room: Callable[[int], None] | None = None,
+        may_only_read: bool = False,
     ) -> None:
-        """`make_room` frees so many bytes on a disk that runs full, of what is worth less than a message."""
+        """`make_room` frees so many bytes on a disk that runs full, of what is worth less than a message.
+
+        With `may_only_read`, a folder that cannot be written is opened for reading: each write raises `StoreError`.
+        """
         self._make_room = make_room
-        self.db = ChatDatabase(data_dir, make_room=make_room)
+        self.db = ChatDatabase(data_dir, make_room=make_room, may_only_read=may_only_read)
         self.words = WordIndex(self.db)
         self._search = Search(self.db, self.words, clock=clock)
         self._clock = clock
-        with self.db.reporting():
-            make_private_folder(self.journal_dir)
+        if not self.db.is_read_only:
+            with self.db.reporting():
+                make_private_folder(self.journal_dir)
 
     @property
     def path(self) -> Path:
@@ -244,21 +253,18 @@ class Store:
 
     def drafts(self) -> dict[str, str]:
         """Return what was written and not sent, by conversation; that of a new one is not among them."""
-        rows = self.db.rows("SELECT session_id, text FROM drafts WHERE session_id IS NOT NULL")
-        return {row["session_id"]: row["text"] for row in rows}
+        return newest_drafts(self.db)
 
     def draft(self, session_id: str | None) -> Draft:
-        """Return what was written in a conversation and not sent; None is the one that is not stored yet."""
-        rows = self.db.rows("SELECT text, attachments FROM drafts WHERE session_id IS ?", session_id)
-        return Draft(rows[0]["text"], spans_from_json(rows[0]["attachments"])) if rows else Draft("")
+        """Return the newest draft of a conversation; None is the one that is not stored yet."""
+        return next((kept.draft for kept in drafts_of(self.db, session_id)), Draft(""))
 
-    def keep_draft(self, session_id: str | None, draft: Draft) -> None:
-        """Keep what is written and not sent; an empty text is none. Of a conversation that is gone, nothing is kept."""
-        with self.db.transaction() as db:
-            db.execute("DELETE FROM drafts WHERE session_id IS ?", [session_id])
-            if draft.text and (session_id is None or self.has_session(session_id)):
-                values = [session_id, draft.text, spans_to_json(draft.attachments)]
-                db.execute("INSERT INTO drafts (session_id, text, attachments) VALUES (?, ?, ?)", values)
+    def keep_draft(self, session_id: str | None, draft: Draft, window: str = NOBODY) -> None:
+        """Keep what is written in a window and not sent; an empty text is none.
+
+        Of a conversation that is gone, nothing is kept.
+        """
+        keep(self.db, session_id, window, draft)
 
     # --- messages ---
 
@@ -440,22 +446,26 @@ class Store:
     def fork(self, session_id: str, messages: Sequence[Message], without_runs: Collection[int] = ()) -> Session:
         """Copy a conversation with these of its messages, oldest first, to a new one.
 
-        Token runs and stats are copied too, but for the runs of the messages named in `without_runs`.
+        Token runs and stats are copied too, but for the runs of the messages named in `without_runs`. Without a
+        question it gets title and task line from its first one.
         """
         now = self._clock()
         fork_id = new_session_id(now)
+        has_question = any(message.role == "user" for message in messages)
         with self.db.transaction() as db:
+            origin = self.session(session_id)
+            title, task = (fork_title(self.db, origin), origin.task) if has_question else ("", "")
             db.execute(
                 """INSERT INTO sessions (id, title, task, state, created_at, updated_at, model_id, model_name, n_ctx,
                     reasoning, sampling, forked_from)
-                    SELECT ?, title, task, 'open', ?, ?, model_id, model_name, n_ctx, reasoning, sampling, id
+                    SELECT ?, ?, ?, 'open', ?, ?, model_id, model_name, n_ctx, reasoning, sampling, id
                     FROM sessions WHERE id = ?""",
-                [fork_id, now, now, session_id],
+                [fork_id, title, task, now, now, session_id],
             )
             parent: int | None = None
-            origin = [message.id for message in self.messages(session_id)]
+            shown = [message.id for message in self.messages(session_id)]
             n_shared = next(
-                (n for n, message in enumerate(messages) if [message.id] != origin[n : n + 1]), len(messages)
+                (n for n, message in enumerate(messages) if [message.id] != shown[n : n + 1]), len(messages)
             )
             for n, message in enumerate(messages):
                 copy = self._insert_message(

@@ -8,11 +8,14 @@ from datetime import UTC, date, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from rich.cells import cell_len
 from textual.content import Content
 
-from chatapp.safe import clean_line
+from chatapp.safe import clean, clean_line
+from chatapp.texts import tr, tr_later
 from chatapp.tui import words
 from sessions.conversation import Session, SessionSummary
+from sessions.forks import numbered
 
 if TYPE_CHECKING:
     from models.price import Price  # reads the KV index, which the window starts faster without
@@ -21,9 +24,19 @@ View = Literal["list", "archive", "trash"]
 """What the list shows."""
 Group: TypeAlias = Literal["Pinned", "Today", "Yesterday", "This week", "Older", ""]
 
-MUTED = "$foreground 60%"
+GROUPS: Mapping[Group, str] = {
+    "Pinned": tr_later("Pinned"),
+    "Today": tr_later("Today"),
+    "Yesterday": tr_later("Yesterday"),
+    "This week": tr_later("This week"),
+    "Older": tr_later("Older"),
+}
+"""What is written above each group."""
+MUTED = "$foreground 70%"
 WARM, COLD = "●", "○"
 """Marks of conversations that come back from disk, and of those that are read anew."""
+FORK = "\u21b3 "
+"""Stands before the title of a fork."""
 NARROW, BROAD = 26, 35
 """Cells of a row; the broad one has a column for the tokens."""
 _TITLE_CHARS = 200
@@ -44,20 +57,23 @@ class Row:
     is_warm: bool | None = None
     seconds: str = ""
     state: Literal["", "done", "running"] = ""
+    is_fork: bool = False
     is_current: bool = False
 
     def content(self, width: int) -> Content:
         """`▸ title of the conversation… ✓ 4.0k ●0.2s  3h` in exactly `width` cells; all of it where there is room."""
         if self.session_id is None:
-            return Content.assemble((self.text, MUTED))
-        size = f"{self.size:>5}" if width >= BROAD else ""
+            return Content.assemble((clean(self.text), MUTED))
+        size = words.right(clean(self.size), 5) if width >= BROAD else ""
         price = "" if self.is_warm is None else f" {WARM if self.is_warm else COLD}"
         if size and price:
-            price += f"{self.seconds:<4}"
+            price += words.left(clean(self.seconds), 4)
         state = {"": "", "done": " ✓", "running": " …"}[self.state]
-        age = f"{self.age:>4}" if size else f" {self.age}"
-        room = width - len(state) - len(size) - len(price) - len(age) - 2
-        name = Content(self.text).truncate(room, ellipsis=True)
+        age = words.right(clean(self.age), words.age_cells()) if size else f" {self.age}"
+        room = width - cell_len(state + size + price + age) - 2
+        mark, number = (FORK, numbered(self.text)) if self.is_fork else ("", "")
+        title = Content(clean(mark + self.text.removesuffix(number)))
+        name = title.truncate(room - len(number), ellipsis=True) + clean(number)
         return Content.assemble(
             ("▸ " if self.is_current else "  ", "bold $accent"),
             name.stylize("bold") if self.is_current else name,
@@ -65,7 +81,7 @@ class Row:
             (state, "$accent" if self.state == "running" else "$success"),
             (size, MUTED),
             (price, "$secondary" if self.is_warm else MUTED),
-            (age, MUTED),
+            (clean(age), MUTED),
         )
 
 
@@ -85,7 +101,7 @@ def rows(
         session = summary.session
         group = group_of(session, now) if view == "list" else ""
         if group and group != last:
-            found.append(Row(None, group))
+            found.append(Row(None, tr(GROUPS[group])))
         last = group
         price = prices.get(session.id)
         found.append(
@@ -97,6 +113,7 @@ def rows(
                 price.is_warm if price else None,
                 words.short_seconds(price.seconds) if price and price.seconds is not None else "",
                 "running" if session.id in running else "done" if session.state == "done" else "",
+                session.forked_from is not None,
                 session.id == current,
             )
         )
@@ -105,7 +122,7 @@ def rows(
 
 def title_of(session: Session) -> str:
     """A conversation's title as it is shown."""
-    return clean_line(session.title, _TITLE_CHARS) or "New conversation"
+    return clean_line(session.title, _TITLE_CHARS) or tr("New conversation")
 
 
 def group_of(session: Session, now: float) -> Group:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chatapp.texts import tr, tr_later
 from chatapp.tui.live import LiveAnswer
 from chatapp.tui.stage import UNSAVED, Stage
 from chatapp.tui.transcript import spoken
@@ -12,7 +13,7 @@ from sessions.journal import Partial
 
 WATCH_S = 1.0
 """How often it is looked at, in seconds."""
-HELD = "Being written in another window · wait until it is done there"
+HELD = tr_later("Being written in another window · wait until it is done there")
 
 
 class Watching:
@@ -45,6 +46,10 @@ class Watching:
         except SessionError as error:
             stage.warn_once(str(error))
 
+    def why(self, session_id: str) -> str | None:
+        """Why nothing is sent to a conversation now; None unless it is being answered elsewhere."""
+        return tr(HELD) if self._live is not None and self._live.session_id == session_id else None
+
     def _elsewhere(self) -> Partial | None:
         stage = self._stage
         session_id = stage.current
@@ -56,7 +61,6 @@ class Watching:
         """Show an answer that grows elsewhere."""
         stage = self._stage
         if self._live is not None and not self._is_same(partial):
-            stage.release(self._live.session_id)
             self._live = None
         if self._live is None:
             all_messages = stage.messages()
@@ -67,10 +71,9 @@ class Watching:
             question = messages[at]
             self._live = LiveAnswer(partial.session_id, question.text, at)
             self._live.attachments = question.attachments
-            self._live.note = "being written in another window"
-            stage.hold(partial.session_id, HELD)
+            self._live.note = tr("being written in another window")
+            stage.refresh()
             await stage.transcript.show(all_messages, self._live, None)
-            stage.refresh_sidebar()
         n_before = len(self._partial.text) if self._partial is not None else 0
         n_ids = len(self._partial.ids) if self._partial is not None else 0
         if len(partial.text) > n_before:
@@ -90,9 +93,10 @@ class Watching:
         self._live = self._partial = None
         if live is None:
             return
-        stage.release(live.session_id)
         if stage.current == live.session_id:
             await stage.show_messages()
+        else:
+            stage.refresh()
 
     async def _refresh(self) -> None:
         """Show what is stored now, if that is something else."""
@@ -102,7 +106,7 @@ class Watching:
             try:
                 session = stage.manager.session(session_id)
             except SessionNotFound:
-                stage.warn("This conversation was deleted in another window. What is in the box stays.")
+                stage.warn(tr("This conversation was deleted in another window. What is in the box stays."))
                 draft = stage.composer.content
                 await stage.show(UNSAVED)
                 stage.composer.put_back(draft)

@@ -4,7 +4,7 @@ from sessions.conversation import Draft
 from sessions.journal import Journal, Partial
 from tests.chatapp.tui_window import Window, hears, sees, until
 
-SIZE = (100, 30)
+SIZE = (130, 36)
 
 
 def _journal(window: Window, session_id: str, question_id: int) -> Journal:
@@ -16,7 +16,7 @@ def _journal(window: Window, session_id: str, question_id: int) -> Journal:
 
 
 async def test_an_answer_of_another_window_grows_here(tmp_path: Path) -> None:
-    """Its text is shown as it comes, the box is held and keeps its draft; at its end the box is free."""
+    """Its text is shown as it comes; the box takes a draft, which is sent only once that is over."""
     window, other = Window(tmp_path), Window(tmp_path)
     session_id = await window.ask("one")
     asked = other.store.add_question(session_id, "두 번째 질문", title="")
@@ -27,16 +27,16 @@ async def test_an_answer_of_another_window_grows_here(tmp_path: Path) -> None:
             journal.add("growing **tex", (1, 2))
             await sees(pilot, window, "being written in another window")
             await sees(pilot, window, "growing **tex")
-            await until(pilot, lambda: window.composer.read_only, "the box is held")
-            await pilot.press("enter")
+            await sees(pilot, window, "Being written in another window · wait")
+            await pilot.press("s", "enter")
             await hears(pilot, window, "Being written in another window. wait until it is done there.")
             journal.add("t** 한글", (3,))
             await sees(pilot, window, "growing text 한글")
             other.store.add_answer(asked, "the whole answer", "complete", run=None)
             journal.discard()
         await sees(pilot, window, "the whole answer")
-        await until(pilot, lambda: not window.composer.read_only, "the box is free")
-        assert window.composer.draft == "draft"
+        await until(pilot, lambda: window.app.stage.paused(session_id) is None, "messages are sent again")
+        assert window.composer.draft == "drafts"
         assert "another window" not in window.screen_text()
 
 
@@ -51,7 +51,7 @@ async def test_what_a_dead_process_left_is_stored(tmp_path: Path) -> None:
         with _journal(other, session_id, asked.id) as journal:
             journal.add("cut off", (1,))
         await sees(pilot, window, "cut off")
-        await until(pilot, lambda: not window.composer.read_only, "the box is free")
+        await until(pilot, lambda: window.app.stage.paused(session_id) is None, "messages are sent")
         assert window.manager.messages(session_id)[-1].status == "interrupted"
 
 

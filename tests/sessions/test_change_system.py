@@ -108,7 +108,7 @@ def test_the_origin_stays_as_it_is(store: Store) -> None:
     before, session = store.messages(key), store.session(key)
     fork = Conversations(store).change_system(key, "new\r\n")
     assert (store.messages(key), store.session(key)) == (before, session)
-    assert (fork.forked_from, fork.system, fork.title) == (key, "new\n", "one")
+    assert (fork.forked_from, fork.system, fork.title) == (key, "new\n", "one (2)")
     copied = store.messages(fork.id)
     assert [m.text for m in copied] == ["new\n", "one", "ONE"]
     assert all(after.parent_id == parent.id for parent, after in pairwise(copied))

@@ -39,7 +39,7 @@ def test_a_fork_has_text_tokens_and_choices(store: Store, conversations: Convers
     conversations.tag(key, add=["work"])
     conversations.choose_sampling(key, "precise")
     fork = conversations.fork(key)
-    assert (fork.forked_from, fork.title, fork.model, fork.tags) == (key, "one", MODEL, ("work",))
+    assert (fork.forked_from, fork.title, fork.model, fork.tags) == (key, "one (2)", MODEL, ("work",))
     assert fork.sampling == SamplingChoice("precise")
     copied = conversations.messages(fork.id)
     assert [(m.text, m.run) for m in copied] == [(m.text, m.run) for m in messages]
