@@ -1,8 +1,9 @@
 """How well the judge of the task policy and what was tried instead tell drafts of another task; fits its weights.
 
 `python -m benchmarks.judge [ITEMS.jsonl] [--quick]` prints tables of held-out figures; `--fit` prints
-models/standalone.py and the weights of sessions/policy.py instead. From a file with items that the weights were not
-fitted to (in the form of tests/data/task_policy.jsonl) it judges those, as shipped. See docs/task-policy.md.
+models/standalone.py, models/aboutanswer.py and the weights of sessions/policy.py instead. From a file with items that
+the weights were not fitted to (in the form of tests/data/task_policy.jsonl) it judges those, as shipped. See
+docs/task-policy.md.
 """
 
 from __future__ import annotations
@@ -11,24 +12,27 @@ import argparse
 import json
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.judge_fit import BLOCK_SCALE, Requests, fit, read_requests, vectors_of
 from benchmarks.judge_methods import Item, Method, Scratch, TokenVectors, cosines, length, lexical, measured
 from models import standalone
 from models.catalog import starter_model
 from models.llama import Model, quiet_logs
-from models.similarity import Similarity, excerpt, load
+from models.similarity import Similarity, load
 from sessions.policy import OTHER_FROM, SAME_BELOW, Facts, VerdictKind, judge
 
 DATA = Path(__file__).parent.parent / "tests" / "data"
 OPEN = DATA / "task_policy.jsonl"
 MORE = DATA / "task_policy_more.jsonl"
+REQUESTS = DATA / "task_policy_requests.jsonl"
+FOLLOW_UPS = DATA / "task_policy_followups.jsonl"
+"""Requests about an answer, and switches that sound like them: nothing is fitted to these."""
 _FOLDS, _REPEATS = 10, 5
-_STRENGTH = 0.1
-"""Inverse of the penalty on weights."""
-_BLOCK_SCALE = 8.0
+_TURNS = 6
 
 
 def read_items(path: Path) -> list[Item]:
@@ -47,45 +51,39 @@ def read_items(path: Path) -> list[Item]:
     return items
 
 
-# --- a small model: logistic regression with a penalty on all weights but the bias ---
+# --- held-out scores ---
 
 
-def fit(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Weights with the bias last, by Newton's method."""
-    x = np.hstack([x, np.ones((len(x), 1))])
-    penalty = np.full(x.shape[1], 1 / _STRENGTH)
-    penalty[-1] = 1e-9
-    weights = np.zeros(x.shape[1])
-    for _ in range(25):
-        p = 1 / (1 + np.exp(-x @ weights))
-        gradient = x.T @ (p - y) + penalty * weights
-        step = np.linalg.solve((x.T * (p * (1 - p))) @ x + np.diag(penalty), gradient)
-        weights -= step
-        if np.abs(step).max() < 1e-8:
-            break
-    return weights
+def fitted_scores(
+    method: Method, y: np.ndarray, train: np.ndarray, test: np.ndarray, requests: Requests | None = None
+) -> np.ndarray:
+    """Log-odds of test items from a model of the train items; columns are standardised by the train items.
 
-
-def fitted_scores(method: Method, y: np.ndarray, train: np.ndarray, test: np.ndarray) -> np.ndarray:
-    """Log-odds of test items from a model of the train items; columns are standardised by the train items."""
+    With `requests`, the method's block holds drafts' vectors, and requests about an answer are discounted.
+    """
     mean, spread = method.columns[train].mean(0), method.columns[train].std(0) + 1e-9
-    x = np.hstack([method.block * _BLOCK_SCALE, (method.columns - mean) / spread])
+    x = np.hstack([method.block * BLOCK_SCALE, (method.columns - mean) / spread])
     weights = fit(x[train], y[train])
-    return x[test] @ weights[:-1] + weights[-1]
+    scores = np.asarray(x[test] @ weights[:-1] + weights[-1])
+    if requests:
+        scores -= requests.discount(method.block[test], method.block[train][y[train] == 1])
+    return scores
 
 
-def cross_validated(method: Method, y: np.ndarray, strata: Sequence[str], always: np.ndarray) -> np.ndarray:
+def cross_validated(
+    method: Method, y: np.ndarray, strata: Sequence[str], always: np.ndarray, requests: Requests | None = None
+) -> np.ndarray:
     """Held-out log-odds of the items that are not in `always`, averaged over repeats; those are in each training."""
     items = np.setdiff1d(np.arange(len(y)), always)
     scores = np.zeros(len(items))
     for repeat in range(_REPEATS):
         noise = np.random.default_rng(repeat).random(len(items))
-        order = sorted(range(len(items)), key=lambda i: (strata[items[i]], noise[i]))
+        order = sorted(range(len(items)), key=lambda i: (strata[int(items[i])], noise[i]))
         fold = np.empty(len(items), int)
         fold[order] = np.arange(len(items)) % _FOLDS
         for k in range(_FOLDS):
             train = np.concatenate([items[fold != k], always])
-            scores[fold == k] += fitted_scores(method, y, train, items[fold == k]) / _REPEATS
+            scores[fold == k] += fitted_scores(method, y, train, items[fold == k], requests) / _REPEATS
     return scores
 
 
@@ -151,7 +149,7 @@ def kinds_of(scores: Iterable[float]) -> list[VerdictKind]:
 def encoder_methods(similarity: Similarity, items: Sequence[Item]) -> dict[str, Method]:
     """The cosines alone, the draft's vector alone, and both, which won."""
     near = cosines(similarity, items)
-    vectors = np.array([vector for item in items for vector in similarity.encode([excerpt(item.draft)])], float)
+    vectors = vectors_of(similarity, [item.draft for item in items])
     return {
         "sentence vectors: cosines": near,
         "sentence vectors: the draft alone": Method(np.zeros((len(items), 0)), vectors, near.seconds),
@@ -159,22 +157,31 @@ def encoder_methods(similarity: Similarity, items: Sequence[Item]) -> dict[str, 
     }
 
 
-def print_fit(similarity: Similarity, method: Method, y: np.ndarray) -> None:
-    """What models/standalone.py and sessions/policy.py hold, from all items."""
+def print_fit(similarity: Similarity, method: Method, y: np.ndarray, requests: Requests) -> None:
+    """What models/standalone.py, models/aboutanswer.py and sessions/policy.py hold, from all items."""
     mean, spread = method.columns.mean(0), method.columns.std(0)
-    weights = fit(np.hstack([method.block * _BLOCK_SCALE, (method.columns - mean) / spread]), y)
+    weights = fit(np.hstack([method.block * BLOCK_SCALE, (method.columns - mean) / spread]), y)
     n = method.block.shape[1]
-    rounded = [round(float(w) * _BLOCK_SCALE * standalone.SCALE) for w in weights[:n]]
+    rounded = [round(float(w) * BLOCK_SCALE * standalone.SCALE) for w in weights[:n]]
+    about = [round(float(w) * standalone.SCALE) for w in requests.weights(method.block[y == 1])]
     near = weights[n:-1] / spread
     vector = np.array(next(iter(similarity.encode([standalone.CANARY]))), float)
     canary = float(vector @ np.array(rounded)) / standalone.SCALE
-    print(f"CANARY_SCORE = {canary:.3f}\n# fmt: off\nWEIGHTS = (")
-    for row in range(0, n, 16):
-        print(f"    {', '.join(map(str, rounded[row : row + 16]))},")
-    print(")\n# fmt: on\n")
+    print(f"CANARY_SCORE = {canary:.3f}")
+    print_weights(rounded)
+    print(f"# models/aboutanswer.py\nBIAS = {about[-1]}")
+    print_weights(about[:-1])
     names = ("_TO_TASK", "_TO_QUESTION", "_TO_ANSWER")
     print(f"_BIAS = {weights[-1] - float(near @ mean):.3f}")
     print("\n".join(f"{name} = {value:.3f}" for name, value in zip(names, near, strict=True)))
+
+
+def print_weights(weights: Sequence[int]) -> None:
+    """A table of them, as it is kept."""
+    print("# fmt: off\nWEIGHTS = (")
+    for row in range(0, len(weights), 16):
+        print(f"    {', '.join(map(str, weights[row : row + 16]))},")
+    print(")\n# fmt: on\n")
 
 
 def main() -> None:
@@ -192,8 +199,9 @@ def main() -> None:
     y = np.array([int(item.is_other) for item in together])
     methods = encoder_methods(similarity, together)
     both = methods["**sentence vectors: both**"]
+    requests = read_requests(REQUESTS, similarity)
     if arguments.fit:
-        print_fit(similarity, both, y)
+        print_fit(similarity, both, y, requests)
         return
     if fresh:
         print_shipped("What ships, on items that nothing was fitted to", similarity, fresh)
@@ -208,13 +216,17 @@ def main() -> None:
     tried |= {name: Method(m.columns[:n], m.block[:n], m.seconds) for name, m in methods.items()}
     for name, method in tried.items():
         print_method(name, cross_validated(method, y_open, strata[:n], none), y_open, method.seconds)
-    unseen = fitted_scores(both, y, extra, np.arange(n))
-    print_method("the same, fitted to task_policy_more.jsonl only", unseen, y_open, None)
-    shipped = cross_validated(both, y, strata, extra)
-    print_method("the same, fitted to both files, as shipped", shipped, y_open, None)
+    plain = cross_validated(both, y, strata, extra)
+    print_method("the same, fitted to both files", plain, y_open, None)
+    unseen = fitted_scores(both, y, extra, np.arange(n), requests)
+    print_method("that and requests about the answer, fitted to task_policy_more.jsonl only", unseen, y_open, None)
+    shipped = cross_validated(both, y, strata, extra, requests)
+    print_method("that and requests about the answer, fitted to both files, as shipped", shipped, y_open, None)
     print_verdicts("Fitted to task_policy_more.jsonl only, verdicts on task_policy.jsonl", kinds_of(unseen), items)
     print_verdicts("As shipped, held-out verdicts on task_policy.jsonl", kinds_of(shipped), items)
-    print_groups(both, y, more, n)
+    print_groups(both, y, more, n, requests)
+    print_shipped("As shipped, on task_policy_followups.jsonl", similarity, read_items(FOLLOW_UPS))
+    print_crossed(similarity, read_items(FOLLOW_UPS), items)
     print_time(similarity)
 
 
@@ -237,14 +249,14 @@ def language_model_methods(items: Sequence[Item]) -> dict[str, Method]:
         del keep
 
 
-def print_groups(method: Method, y: np.ndarray, more: Sequence[Item], n: int) -> None:
+def print_groups(method: Method, y: np.ndarray, more: Sequence[Item], n: int, requests: Requests) -> None:
     """The items written for this project, each conversation held out as a whole, the open items in each training."""
     groups = sorted({item.group for item in more})
     scores = np.zeros(len(more))
     for k in range(_FOLDS):
         held = {group for i, group in enumerate(groups) if i % _FOLDS == k}
         test = np.array([n + i for i, item in enumerate(more) if item.group in held])
-        scores[test - n] = fitted_scores(method, y, np.setdiff1d(np.arange(len(y)), test), test)
+        scores[test - n] = fitted_scores(method, y, np.setdiff1d(np.arange(len(y)), test), test, requests)
     low, high = interval(scores, y[n:])
     print_verdicts("Held-out conversations of task_policy_more.jsonl", kinds_of(scores), more)
     print(f"\nAUC {auc(scores, y[n:]):.2f} ({low:.2f}-{high:.2f})")
@@ -258,10 +270,22 @@ def print_shipped(title: str, similarity: Similarity, items: Sequence[Item]) -> 
         verdict = judge(Facts(item.task, item.question, item.answer), item.draft, found)
         kinds.append(verdict.kind)
         scores.append(0.5 if verdict.score is None else verdict.score)
-    y = np.array([int(item.is_other) for item in items])
-    print("| method | AUC (95 %) | recall at precision 0.90 | ms |\n|---|---|---|---|")
-    print_method("the judge", np.array(scores), y, None)
     print_verdicts(title, kinds, items)
+    y = np.array([int(item.is_other) for item in items])
+    low, high = interval(np.array(scores), y)
+    print(f"\nAUC {auc(np.array(scores), y):.2f} ({low:.2f}-{high:.2f})")
+
+
+def print_crossed(similarity: Similarity, follow_ups: Sequence[Item], items: Sequence[Item]) -> None:
+    """The same drafts behind the turns of other conversations: what is asked of an answer is asked of any."""
+    turns = list({item.group: item for item in [*follow_ups, *items]}.values())
+    rng = np.random.default_rng(0)
+    crossed = [
+        replace(turns[at], draft=item.draft, is_other=item.is_other, language=item.language, kind=item.kind)
+        for item in follow_ups
+        for at in rng.choice(len(turns), _TURNS, replace=False)
+    ]
+    print_shipped(f"Those drafts, each behind {_TURNS} turns of any conversation", similarity, crossed)
 
 
 def print_time(similarity: Similarity) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from operator import mul
 from zipfile import BadZipFile
 
+from models import aboutanswer
 from models.errors import ModelError
 from models.standalone import CANARY, CANARY_SCORE, SCALE, WEIGHTS
 
@@ -35,12 +36,15 @@ class Scores:
 
     `standalone` grows the more the draft reads like the start of something new and the less like a reply (log-odds).
     `to_task`, `to_question` and `to_answer` are cosines with the task line, the last user message and the last answer.
+    `about_answer` grows the more the draft asks for something to be done with an answer, whatever that is about
+    (log-odds, such as for "make it shorter"); 0 where there is no answer.
     """
 
     standalone: float
     to_task: float
     to_question: float
     to_answer: float
+    about_answer: float = 0.0
 
 
 class Similarity:
@@ -68,7 +72,8 @@ class Similarity:
         known = [cosine for cosine in found if cosine is not None]
         stand_in = sum(known) / len(known) if known else 0.0
         to_task, to_question, to_answer = (stand_in if cosine is None else cosine for cosine in found)
-        return Scores(standalone(vector), to_task, to_question, to_answer)
+        about = about_answer(vector) if answer.strip() else 0.0
+        return Scores(standalone(vector), to_task, to_question, to_answer, about)
 
 
 def load() -> Similarity:
@@ -95,6 +100,11 @@ def load() -> Similarity:
 def standalone(vector: Sequence[float]) -> float:
     """The score of that name for a draft's vector."""
     return dot(vector, WEIGHTS) / SCALE
+
+
+def about_answer(vector: Sequence[float]) -> float:
+    """The score of that name for a draft's vector."""
+    return (dot(vector, aboutanswer.WEIGHTS) + aboutanswer.BIAS) / SCALE
 
 
 def dot(a: Sequence[float], b: Sequence[float]) -> float:

@@ -20,8 +20,8 @@ TaskPolicy = Literal["off", "ask", "strict"]
 VerdictKind = Literal["same", "other", "unsure"]
 Step = Literal["send", "hint", "dialog"]
 
-FITTED = 1
-"""Version of the weights below and of those in `models/standalone.py`, which belong together."""
+FITTED = 2
+"""Version of the weights below and of those in `models/standalone.py` and `models/aboutanswer.py`, a set."""
 _BIAS = 0.639
 _TO_TASK = -5.068
 _TO_QUESTION = -4.861
@@ -81,7 +81,9 @@ def judge(facts: Facts, draft: str, scores: Scores | None) -> Verdict:
     log_odds = _log_odds(scores)
     kind: VerdictKind = "other" if log_odds >= OTHER_FROM else "same" if log_odds < SAME_BELOW else "unsure"
     is_near = max(scores.to_task, scores.to_question, scores.to_answer) >= _NEAR
-    return Verdict(kind, 1 / (1 + math.exp(-log_odds)), _REASONS[kind, is_near])
+    is_request = kind == "same" and scores.about_answer > 0
+    reason = "It asks for something about the last answer." if is_request else _REASONS[kind, is_near]
+    return Verdict(kind, 1 / (1 + math.exp(-log_odds)), reason)
 
 
 def step(policy: TaskPolicy, verdict: Verdict) -> Step:
@@ -103,6 +105,8 @@ def _log_odds(scores: Scores) -> float:
         + _TO_TASK * scores.to_task
         + _TO_QUESTION * scores.to_question
         + _TO_ANSWER * scores.to_answer
+        # It can only excuse a draft: not to be about the answer is no sign of another task.
+        - max(0.0, scores.about_answer)
     )
 
 

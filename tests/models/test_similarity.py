@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models import similarity, standalone
+from models import aboutanswer, similarity, standalone
 from models.errors import ModelError
 from models.similarity import MAX_CHARACTERS, Similarity, excerpt, is_readable, load
 
@@ -46,6 +46,19 @@ def test_scores_are_the_cosines_with_each_text_and_the_weighted_sum_of_the_draft
     assert scores is not None
     assert (scores.to_task, scores.to_question, scores.to_answer) == pytest.approx((0.0, 0.6, -1.0))
     assert scores.standalone == pytest.approx(standalone.WEIGHTS[0] / standalone.SCALE)
+
+
+def test_a_draft_is_about_an_answer_only_where_there_is_one() -> None:
+    """The draft's vector is weighed a second time; without an answer that says nothing."""
+    compared = Similarity(FakeEncoder(FAKE))
+    found = compared.scores("draft", "task", "question", "answer")
+    without = compared.scores("draft", "task", "question", " ")
+
+    assert found is not None
+    assert without is not None
+    expected = (aboutanswer.WEIGHTS[0] + aboutanswer.BIAS) / standalone.SCALE
+    assert found.about_answer == pytest.approx(expected)
+    assert without.about_answer == 0
 
 
 def test_a_missing_text_has_the_mean_cosine_of_those_that_are_there() -> None:

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from itertools import product
 from typing import get_args
@@ -7,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.judge import MORE, OPEN, auc, encoder_methods, fitted_scores, kinds_of, read_items
+from benchmarks.judge import FOLLOW_UPS, MORE, OPEN, REQUESTS, auc, encoder_methods, fitted_scores, kinds_of, read_items
+from benchmarks.judge_fit import read_requests
 from models.engine import Role
 from models.similarity import Scores, Similarity, load
 from sessions.conversation import Message
@@ -24,7 +26,7 @@ from sessions.policy import (
 )
 
 FACTS = Facts("Sliding-window rate limiter", "In Go, per user.", "Keep a ring buffer of timestamps per user.")
-SCORES = st.builds(Scores, *[st.floats(-20, 20)], *[st.floats(-1, 1)] * 3)
+SCORES = st.builds(Scores, *[st.floats(-20, 20)], *[st.floats(-1, 1)] * 3, st.floats(-20, 20))
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +98,7 @@ def test_the_more_a_draft_stands_alone_the_higher_its_score(scores: Scores, more
     higher = judge(
         FACTS,
         "a draft",
-        Scores(scores.standalone + more, scores.to_task, scores.to_question, scores.to_answer),
+        replace(scores, standalone=scores.standalone + more),
     )
 
     assert lower.score is not None
@@ -116,6 +118,25 @@ def test_nearness_to_the_conversation_speaks_for_the_same_task(which: str) -> No
     assert far is not None
     assert close is not None
     assert close < far
+
+
+@given(SCORES)
+def test_a_request_about_the_answer_only_ever_excuses_a_draft(scores: Scores) -> None:
+    """However surely a draft is no such request, that makes it no other task."""
+    without = judge(FACTS, "a draft", replace(scores, about_answer=0.0)).score
+    found = judge(FACTS, "a draft", scores).score
+
+    assert without is not None
+    assert found is not None
+    assert found < without if scores.about_answer > 1 and without > 1e-6 else found <= without
+    assert found == without or scores.about_answer > 0
+
+
+def test_the_reason_says_that_a_draft_is_about_the_answer() -> None:
+    """The verdict `same` of such a draft has no nearness to speak of."""
+    verdict = judge(FACTS, "make it shorter", Scores(1.0, 0.0, 0.0, 0.0, 4.0))
+
+    assert (verdict.kind, verdict.reason) == ("same", "It asks for something about the last answer.")
 
 
 @given(SCORES)
@@ -188,12 +209,50 @@ def test_the_method_holds_on_items_it_was_not_fitted_to(encoder: Similarity) -> 
     method = encoder_methods(encoder, together)["**sentence vectors: both**"]
     n = len(items)
 
-    scores = fitted_scores(method, y, np.arange(n, len(y)), np.arange(n))
+    requests = read_requests(REQUESTS, encoder)
+    scores = fitted_scores(method, y, np.arange(n, len(y)), np.arange(n), requests)
     called = np.array([kind == "other" for kind in kinds_of(scores)])
 
     assert auc(scores, y[:n]) > 0.9
     assert y[:n][called].mean() > 0.9
     assert called[y[:n] == 1].mean() > 0.6
+
+
+def test_requests_about_the_answer_are_told_from_switches_that_sound_like_them(encoder: Similarity) -> None:
+    """Drafts that nothing was fitted to: "make it shorter" against "make a shopping list", in five languages."""
+    items = read_items(FOLLOW_UPS)
+    kinds = [verdict_on(encoder, item.draft, Facts(item.task, item.question, item.answer)).kind for item in items]
+
+    called = [item for item, kind in zip(items, kinds, strict=True) if kind == "other"]
+    n_other = sum(item.is_other for item in items)
+    assert sum(not item.is_other for item in called) < 0.05 * (len(items) - n_other)
+    assert sum(item.is_other for item in called) > 0.7 * n_other
+
+
+def test_no_draft_is_both_fitted_to_and_tested_with() -> None:
+    """A figure of drafts that were learned by heart would say nothing."""
+    rows = [json.loads(line) for line in REQUESTS.read_text(encoding="utf-8").splitlines()]
+    learned = {draft for row in rows for draft in [*row["same"], *row["other"]]}
+    learned |= {item.draft for item in [*read_items(OPEN), *read_items(MORE)]}
+
+    assert not learned & {item.draft for item in read_items(FOLLOW_UPS)}
+
+
+@pytest.mark.parametrize(
+    "draft",
+    [
+        "Translate your answer into English",
+        "Make it shorter",
+        "Now as a table",
+        "Schreib das auf Englisch",
+        "더 짧게 써 줘",
+        "もっと短くして",
+    ],
+)
+@pytest.mark.parametrize("task", ["Plan a trip to Lisbon", "세탁기 소음 줄이기", "Steuererklärung für 2023"])
+def test_a_request_about_the_answer_fits_behind_any_answer(encoder: Similarity, draft: str, task: str) -> None:
+    """Whatever the conversation is about, and in whichever language."""
+    assert verdict_on(encoder, draft, Facts(task, task, f"{task}: here is what I would do first.")).kind != "other"
 
 
 def test_the_weights_that_ship_are_those_of_the_labelled_items(encoder: Similarity) -> None:
