@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from models.errors import ModelError
 
@@ -42,6 +42,7 @@ _FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _SCALARS = {kind: struct.Struct("<" + letter) for kind, letter in _FORMATS.items()}
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _MAX_DIMENSIONS = 4
+_EXPERTS = re.compile(r"_exps(\.|$)")
 
 TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
     0: ("F32", 1, 4),
@@ -89,6 +90,9 @@ class Skipped:
     n: int
 
 
+WeightPart: TypeAlias = 'Literal["lookup", "embedding", "output", "experts", "rest"]'
+"""Tables of which a token reads one row; the embedding, which may also be the output; experts, few of which it uses."""
+
 Value: TypeAlias = "int | float | str | tuple[int | float, ...] | Skipped"
 
 
@@ -97,8 +101,8 @@ class Header:
     """What the header says.
 
     Of `metadata`, texts are cut at `MAX_KEPT` bytes, arrays of up to `MAX_KEPT_NUMBERS` numbers are kept.
-    `params_by_type` counts elements by the name of their tensors' type. `size_bytes` is what the whole file must have
-    at least, None where a tensor has a type that is unknown here.
+    `params_by_type` counts elements by the name of their tensors' type, `bytes_by_part` bytes by what they are for.
+    `size_bytes` is what the whole file must have at least, None where a tensor has a type that is unknown here.
     """
 
     version: int
@@ -106,6 +110,7 @@ class Header:
     n_tensors: int
     params_by_type: Mapping[str, int]
     size_bytes: int | None
+    bytes_by_part: Mapping[WeightPart, int]
 
 
 def read_header(path: Path) -> Header:
@@ -147,11 +152,13 @@ class _Reader:
                 raise self._damaged("it has a key twice")
             metadata[key] = self._value()
         params: Counter[str] = Counter()
+        parts: Counter[WeightPart] = Counter()
         end: int | None = 0
         for _ in range(n_tensors):
-            type_name, n, tensor_end = self._tensor()
+            part, type_name, n, n_bytes, offset = self._tensor()
             params[type_name] += n
-            end = None if end is None or tensor_end is None else max(end, tensor_end)
+            parts[part] += n_bytes or 0
+            end = None if end is None or n_bytes is None else max(end, offset + n_bytes)
         start = self._start + self._at
         if start > self._size:
             raise self._cut_short()
@@ -159,7 +166,8 @@ class _Reader:
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1) or alignment > MAX_HEADER:
             raise self._damaged("its alignment is not a power of two")
         data = -(-start // alignment) * alignment
-        return Header(version, metadata, n_tensors, dict(params), None if end is None else data + end if end else start)
+        size = None if end is None else data + end if end else start
+        return Header(version, metadata, n_tensors, dict(params), size, dict(parts))
 
     # --- parts ---
 
@@ -202,9 +210,9 @@ class _Reader:
         number: int | float = layout.unpack(self._take(layout.size))[0]
         return number
 
-    def _tensor(self) -> tuple[str, int, int | None]:
-        """Type, elements, and where the data ends behind the header; None if the type is unknown."""
-        self._text(MAX_NAME, is_kept=False)
+    def _tensor(self) -> tuple[WeightPart, str, int, int | None, int]:
+        """What it is for, type, elements, bytes (None if the type is unknown), where they begin behind the header."""
+        part = _part(self._text(MAX_NAME, is_kept=False))
         n_dimensions = self._u32()
         if n_dimensions > _MAX_DIMENSIONS:
             raise self._damaged(f"it has a tensor of {n_dimensions:,} dimensions")
@@ -216,10 +224,10 @@ class _Reader:
         type_name, block, block_bytes = TENSOR_TYPES.get(self._u32(), ("", 0, 0))
         offset = self._u64()
         if not block:
-            return "unknown", n, None
+            return part, "unknown", n, None, offset
         if width % block:
             raise self._damaged("it has a tensor whose rows are no whole blocks")
-        return type_name, n, offset + n // block * block_bytes
+        return part, type_name, n, n // block * block_bytes, offset
 
     def _text(self, limit: int | None, *, is_kept: bool = True) -> str:
         """A text of at most `limit` bytes; without one, its beginning of at most `MAX_KEPT` bytes."""
@@ -301,6 +309,19 @@ class _Reader:
 
     def _cut_short(self) -> ModelError:
         return ModelError(f"{self._name} is cut short or damaged: its header says more than the file holds.")
+
+
+def _part(name: str) -> WeightPart:
+    """What a tensor of this name is for, as llama.cpp names them."""
+    match name:
+        case "token_embd.weight":
+            return "embedding"
+        case "output.weight":
+            return "output"
+        case "per_layer_token_embd.weight" | "position_embd.weight" | "token_types.weight":
+            return "lookup"
+        case _:
+            return "experts" if _EXPERTS.search(name) else "rest"
 
 
 @functools.cache

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from models.engine import ModelInfo
+
 # Bytes of one element by GGML type name: f16 is 2; q8_0 packs 32 elements in 34 bytes.
 _ELEMENT_BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32}
 
@@ -34,6 +36,18 @@ def element_bytes(type_name: str) -> float:
 def tpot(first_token_s: float, last_token_s: float, n_tokens: int) -> float | None:
     """Time per output token in seconds: (last - first) / (tokens - 1); None below two tokens."""
     return None if n_tokens < 2 else (last_token_s - first_token_s) / (n_tokens - 1)
+
+
+def tpot_floor(info: ModelInfo, depth: float) -> float | None:
+    """Least seconds a decoded token behind `depth` tokens can take: the bytes it must read / the speed of reading.
+
+    Those are the active weights, the KV of all tokens before, and a recurrent state; of a sliding window's KV nothing
+    is counted, so that the floor stays one. None where the bytes or the speed are unknown.
+    """
+    if info.active_bytes is None or not info.read_bytes_per_s:
+        return None
+    kv_bytes = 0.0 if info.memory_kind == "sliding window" else info.kv_bytes_per_token * depth
+    return (info.active_bytes + kv_bytes + info.kv_state_bytes) / info.read_bytes_per_s
 
 
 def default_context(n_ctx_train: int, kv_bytes_per_token: int, available_bytes: int) -> int:

@@ -55,7 +55,7 @@ def tune(
     """
     if gpu_layers:
         return Tuning(flash_attention=True, threads=cores())
-    key = json.dumps([1, weights, BUILD, platform.processor(), platform.machine(), _cpu_name(), cores()])
+    key = json.dumps([1, weights, BUILD, *machine()])
     note = cache_dir / "tuning" / (hashlib.sha256(key.encode()).hexdigest() + ".json")
     try:
         known = json.loads(note.read_text())
@@ -67,6 +67,11 @@ def tune(
     chosen = _measure(model, progress)
     write_atomically(note, json.dumps(asdict(chosen)).encode())
     return chosen
+
+
+def machine() -> list[str | int]:
+    """What measurements of a machine are remembered under."""
+    return [platform.processor(), platform.machine(), _cpu_name(), cores()]
 
 
 def _cpu_name() -> str:

@@ -27,8 +27,9 @@ from sessions.policy import Verdict
 Activity = Literal["idle", "waiting", "queued", "failed"] | Phase
 
 SAMPLE_S = 0.25
-"""Length of one sample of the speed line, in seconds."""
-N_SAMPLES = 56  # two for each cell of the panel
+"""Length of one sample of `Readings.tpots`, in seconds."""
+N_SAMPLES = 31
+"""One for each cell of the panel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +65,22 @@ class Readings:
         self.first_piece_at: float | None = None
         self.last_piece_at: float | None = None
         self.n_output = 0
-        self.context_tokens = 0
+        self.context_tokens: int = 0
         self._n_runs: int | None = None  # tokens of the prompt's messages, without what an answer begins with
         self._n_repeated = 0  # tokens still to come that the answer begins with and nobody has to decode
         self.reuse: Reuse | None = None
         self.came_back: Reuse | None = None
         self.stats = TurnStats()
-        self.speeds: deque[float] = deque([0.0] * N_SAMPLES, maxlen=N_SAMPLES)
+        self.tpots: deque[float] = deque(maxlen=N_SAMPLES)
+        """Seconds per token in the newest samples of this turn; at least those where no token came at all."""
         self.is_first = False
         self.kv_note: str | None = None
         self._in_turn = False
+        self._restoring_at: float | None = None
+        self._prefilling_at: float | None = None
+        self._prepared_at: float | None = None
+        self.finished_at: float | None = None
+        """When the last answer that was seen here ended."""
         self._sample_start = 0.0
         self._sample_tokens = 0
 
@@ -86,15 +93,15 @@ class Readings:
         self._enter("queued" if queued else "waiting", now)
         self.sent_at, self.first_piece_at, self.last_piece_at, self.n_output = now, None, None, 0
         self.stats = TurnStats()
-        self._n_runs = None
+        self._n_runs = self._restoring_at = self._prefilling_at = self._prepared_at = None
         # What the meters say of the turn before would be taken for this one's.
         self.reuse = self.kv_note = None
         self._in_turn, self.is_first = True, is_first
-        self.speeds.extend([0.0] * N_SAMPLES)
+        self.tpots.clear()
 
     def remembered(self, stats: TurnStats, n_tokens: int) -> None:
         """Show a stored conversation's last turn until a new one begins."""
-        self.stats, self.context_tokens = stats, n_tokens
+        self.stats, self.context_tokens = stats, n_tokens or _n_told(stats)
 
     def apply(self, event: Event, now: float) -> None:
         """Take one event of the engine."""
@@ -102,6 +109,10 @@ class Readings:
             case Progress():
                 if event.phase != self.activity:
                     self._enter(event.phase, now)
+                if event.phase == "restore" and self._restoring_at is None:
+                    self._restoring_at = now
+                elif event.phase == "prefill" and self._prefilling_at is None:
+                    self._prefilling_at = now
                 self.done, self.total = event.done, event.total
             case Prepared():
                 self._prepared(event, now)
@@ -141,6 +152,33 @@ class Readings:
             return None
         return (self.last_piece_at - self.first_piece_at) / (self.n_output - 1)
 
+    def so_far(self, now: float) -> TurnStats:
+        """The stats of this turn as far as they are known, the part of its time that is running included."""
+        ttft = self.ttft(now)
+        if self.stats.ttft_s is not None or ttft is None:
+            return self.stats
+        restored_at = self._prefilling_at or now
+        restore_s = restored_at - self._restoring_at if self._restoring_at is not None else 0.0
+        prefill_s = now - self._prefilling_at if self._prefilling_at is not None else 0.0
+        known = replace(
+            self.stats, ttft_s=ttft[0], tpot_s=self.tpot(), restore_s=restore_s, prefill_s=prefill_s, first_decode_s=0.0
+        )
+        if self.reuse is None or self._prepared_at is None:
+            return known
+        first_at = self.first_piece_at if self.first_piece_at is not None else now
+        return replace(
+            known,
+            prompt_tokens=self.reuse.total,
+            resident_tokens=self.reuse.resident,
+            restored_tokens=self.reuse.restored,
+            prefilled_tokens=self.reuse.prefilled,
+            restore_s=self.reuse.restore_s,
+            prefill_s=self.reuse.prefill_s,
+            miss_reason=self.reuse.miss_reason,
+            first_decode_s=first_at - self._prepared_at,
+            output_tokens=self.n_output,
+        )
+
     def eta(self, now: float) -> float | None:
         """Seconds left in this phase by the rate measured so far; None while it is too early to say."""
         took = now - self.phase_since
@@ -149,16 +187,21 @@ class Readings:
         return took / self.done * (self.total - self.done)
 
     def sample(self, now: float, *, length_s: float = 2 * SAMPLE_S) -> None:
-        """Close the running sample of the speed line if no token did so: the engine is slow or hangs."""
+        """Close the running sample if no token did so: the engine is slow or hangs."""
         length = now - self._sample_start
-        if self.activity == "decode" and length >= length_s:
-            self.speeds.append(self._sample_tokens / length)
+        if self.activity == "decode" and self.first_piece_at is not None and length >= length_s:
+            self.tpots.append(length / max(1, self._sample_tokens))
             self._sample_start, self._sample_tokens = now, 0
 
     def _enter(self, activity: Activity, now: float) -> None:
         self.activity, self.phase_since, self.done, self.total = activity, now, 0, 0
 
     def _prepared(self, event: Prepared, now: float) -> None:
+        if not event.is_counted:  # the end of the turn tells, if anything does
+            self._n_repeated = 0
+            self._enter("decode" if self._in_turn else "idle", now)
+            self._sample_start, self._sample_tokens = now, 0
+            return
         n_runs = sum(len(run.ids) for run in event.runs)
         self._n_runs = n_runs if self._in_turn else None
         reuse = Reuse(
@@ -176,6 +219,7 @@ class Readings:
         self._n_repeated = reuse.total - n_runs - len(event.opening) if self._in_turn else 0
         if reuse.restored or (reuse.total and not self._in_turn):
             self.came_back = reuse
+        self._prepared_at = now if self._in_turn else None
         self._enter("decode" if self._in_turn else "idle", now)
         self._sample_start, self._sample_tokens = now, 0
 
@@ -187,13 +231,14 @@ class Readings:
         n_tokens = len(event.token_ids) - n_repeated
         if n_repeated and not n_tokens:
             return
-        if event.text and self.first_piece_at is None:
-            self.first_piece_at = self._sample_start = now
-            self._sample_tokens = 0
         self.last_piece_at = now
         self.n_output += n_tokens
         self.context_tokens += n_tokens
-        self._sample_tokens += n_tokens
+        if event.text and self.first_piece_at is None:
+            self.first_piece_at = self._sample_start = now  # how long these tokens took is part of the TTFT
+            self._sample_tokens = 0
+        else:
+            self._sample_tokens += n_tokens
         self.sample(now, length_s=SAMPLE_S)
 
     def _finished(self, event: Finished, now: float) -> None:
@@ -202,9 +247,17 @@ class Readings:
             replace(event.stats, kv_bytes_written=written or self.stats.kv_bytes_written),
             False,
         )
-        if self._n_runs is not None:
+        self.finished_at = now
+        if not event.run.ids:
+            self.context_tokens = _n_told(event.stats) or self.context_tokens
+        elif self._n_runs is not None:
             self.context_tokens = self._n_runs + len(event.run.ids)
         self._enter("idle", now)
+
+
+def _n_told(stats: TurnStats) -> int:
+    """Tokens of a conversation by the counts of its last turn, where token ids are not known."""
+    return (stats.prompt_tokens or 0) + (stats.output_tokens or 0)
 
 
 @dataclass(frozen=True, slots=True)

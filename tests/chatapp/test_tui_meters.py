@@ -6,11 +6,11 @@ import pytest
 
 from chatapp.tui import words
 from chatapp.tui.live import ModelState, Readings
-from chatapp.tui.meters import (
+from chatapp.tui.meterline import one_line
+from chatapp.tui.readouts import (
     WIDTH,
     context_text,
     model_text,
-    one_line,
     reasoning_text,
     resume_text,
     reuse_text,

@@ -60,6 +60,7 @@ def test_it_reads_what_the_gguf_package_reads(tmp_path: Path, kind: str) -> None
     assert found.metadata == {key: as_kept(field) for key, field in known.fields.items() if not key.startswith("GGUF.")}
     assert found.n_tensors == len(known.tensors)
     assert sum(found.params_by_type.values()) == sum(int(one.n_elements) for one in known.tensors)
+    assert sum(found.bytes_by_part.values()) == sum(int(one.n_bytes) for one in known.tensors)
     assert found.size_bytes is not None
     assert found.size_bytes <= path.stat().st_size < found.size_bytes + 64
 

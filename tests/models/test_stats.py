@@ -1,8 +1,11 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.stats import KvShape, common_prefix, default_context, tpot
+from models.engine import ModelInfo, TurnStats
+from models.stats import KvShape, common_prefix, default_context, tpot, tpot_floor
 
 KIB = 1024
 GIB = 1 << 30
@@ -59,3 +62,62 @@ def test_common_prefix_is_the_longest(a: list[int], b: list[int]) -> None:
     n = common_prefix(a, b)
     assert a[:n] == b[:n]
     assert n in (len(a), len(b)) or a[n] != b[n]
+
+
+INFO = ModelInfo(
+    name="m",
+    path="",
+    architecture="llama",
+    n_params=0,
+    weights_bytes=0,
+    n_ctx=1000,
+    n_ctx_train=1000,
+    kv_bytes_per_token=10,
+    flash_attention=True,
+    threads=1,
+    gpu_layers=0,
+    fingerprint="",
+    supports_system=True,
+    kv_note=None,
+    load_s=0.0,
+    active_bytes=1000,
+    read_bytes_per_s=500.0,
+)
+
+
+@pytest.mark.parametrize(
+    ("info", "floor"),
+    [
+        (INFO, 4.0),  # (1000 + 100 x 10) / 500
+        (replace(INFO, memory_kind="sliding window"), 2.0),
+        (replace(INFO, memory_kind="recurrent", kv_bytes_per_token=0, kv_state_bytes=500), 3.0),
+        (replace(INFO, memory_kind="hybrid", kv_state_bytes=500), 5.0),
+        (replace(INFO, active_bytes=None), None),
+        (replace(INFO, read_bytes_per_s=None), None),
+    ],
+)
+def test_the_least_time_of_a_token(info: ModelInfo, floor: float | None) -> None:
+    """Active weights, KV of the tokens before and states, over the speed of reading; unknown without one of them."""
+    assert tpot_floor(info, 100) == floor
+
+
+@given(
+    st.tuples(*[st.floats(0, 1e4) for _ in range(4)]),
+    st.tuples(*[st.booleans() for _ in range(4)]),
+)
+def test_the_parts_of_the_ttft_add_up(parts: tuple[float, ...], known: tuple[bool, ...]) -> None:
+    """Queue, restore, prefill and first decode are the whole; without one of the others the queue is unknown."""
+    queue, restore, prefill, first = parts
+    values = [value if is_known else None for value, is_known in zip((sum(parts), *parts[1:]), known, strict=True)]
+    stats = TurnStats(ttft_s=values[0], restore_s=values[1], prefill_s=values[2], first_decode_s=values[3])
+    if not all(known):
+        assert stats.queue_s is None
+        return
+    assert stats.queue_s is not None
+    assert stats.queue_s == pytest.approx(queue, abs=1e-6)
+    assert stats.queue_s + restore + prefill + first == pytest.approx(stats.ttft_s)
+
+
+def test_a_part_is_never_negative() -> None:
+    """Two processes have two clocks: what was measured inside may be a little more than the whole."""
+    assert TurnStats(ttft_s=1.0, restore_s=0.0, prefill_s=1.0, first_decode_s=0.001).queue_s == 0.0

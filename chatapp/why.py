@@ -1,0 +1,299 @@
+"""Why an answer took as long as it did: the numbers of its turn in sentences, and what could be done; pure.
+
+Every number is one of the turn's stats, or follows from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from chatapp.misstexts import because
+from chatapp.texts import tr, tr_n
+from chatapp.tui import words
+from models import misses
+from models.engine import TurnStats
+from sessions.conversation import Message
+
+State = Literal["over", "writing", "waiting"]
+"""Whether the answer is complete, has begun, or is still awaited: then the numbers are those so far."""
+Part = Literal["queue", "waiting", "model load", "preparing", "restore", "prefill", "first decode", "decode"]
+
+_SHORT_S = 0.02
+"""Parts shorter than that are not worth a sentence."""
+_NEAR_FLOOR = 0.6
+"""From this share of the memory's speed on, no setting makes decoding much faster."""
+_WHOLE_CPU = 0.85
+"""From this share on, nobody else took processor time that matters."""
+_MUCH_REASONING = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Sentences on where the time of a turn went, and one on what could be done about the largest part of it."""
+
+    sentences: tuple[str, ...]
+    advice: str | None
+
+
+def measured_answer(messages: Sequence[Message], message_id: int | None) -> Message | None:
+    """Return the answer of this id, or to the question of this id; without one, the last that was measured."""
+    answers = [message for message in messages if message.role == "assistant"]
+    if message_id is None:
+        return next((one for one in reversed(answers) if one.stats), None)
+    return next((one for one in answers if message_id in (one.id, one.parent_id)), None)
+
+
+def explain(stats: TurnStats, state: State = "over") -> Why:
+    """Return the sentences; those whose numbers are not known are left out."""
+    first = _whole(stats, state)
+    told = (_queue, _waiting, _model_load, _preparing, _resident, _restored, _prefilled, _first_token, _decoded)
+    sentences = [first] if first else []
+    sentences += [sentence for tell in (*told, _limit, _others, _reasoning) if (sentence := tell(stats))]
+    if not sentences:
+        return Why((tr("Nothing was measured of this answer: it broke off, or came from another program."),), None)
+    return Why(tuple(sentences), _advice(stats))
+
+
+def parts(stats: TurnStats) -> dict[Part, float]:
+    """Return the seconds of each part of the turn that is known, in their order.
+
+    Those before `decode` together are `ttft_s`.
+    """
+    found: dict[Part, float] = {}
+    if stats.queue_s is not None:
+        if stats.waited_s is None:
+            found["queue"] = stats.queue_s
+        else:
+            # The clocks of two processes: what was measured inside cannot be more than the whole.
+            waiting = min(stats.waited_s, stats.queue_s)
+            load = min(stats.model_load_s or 0.0, stats.queue_s - waiting)
+            found |= {"waiting": waiting, "model load": load, "preparing": stats.queue_s - waiting - load}
+        found |= {"restore": stats.restore_s or 0.0, "prefill": stats.prefill_s or 0.0}
+        found["first decode"] = stats.first_decode_s or 0.0
+    if (decode := _decode_s(stats)) is not None:
+        found["decode"] = decode
+    return found
+
+
+def _decode_s(stats: TurnStats) -> float | None:
+    if stats.tpot_s is None or not stats.output_tokens:
+        return None
+    return stats.tpot_s * (stats.output_tokens - 1)
+
+
+# --- sentences ---
+
+
+def _whole(stats: TurnStats, state: State) -> str | None:
+    if stats.ttft_s is None:
+        return None
+    first, decode = words.seconds(stats.ttft_s), _decode_s(stats)
+    if state == "waiting":
+        return tr("No text has come yet, after {time}.").format(time=first)
+    if state == "writing":
+        return tr("The first text came after {time}, and the answer is still being written.").format(time=first)
+    if decode is None:
+        return tr("The first text came after {time}.").format(time=first)
+    text = tr("The first text came after {time}, the whole answer took {whole}.")
+    return text.format(time=first, whole=words.seconds(stats.ttft_s + decode))
+
+
+def _queue(stats: TurnStats) -> str | None:
+    seconds = parts(stats).get("queue", 0.0)
+    return _of_part(tr("The message waited {time} until the engine began with it."), seconds)
+
+
+def _waiting(stats: TurnStats) -> str | None:
+    seconds = parts(stats).get("waiting", 0.0)
+    return _of_part(tr("The message waited {time} for another answer."), seconds)
+
+
+def _model_load(stats: TurnStats) -> str | None:
+    seconds = parts(stats).get("model load", 0.0)
+    return _of_part(tr("It waited {time} for the model to be loaded."), seconds)
+
+
+def _preparing(stats: TurnStats) -> str | None:
+    seconds = parts(stats).get("preparing", 0.0)
+    return _of_part(
+        tr("Storing the message, ending what was done before and looking up what is kept took {time}."), seconds
+    )
+
+
+def _of_part(text: str, seconds: float) -> str | None:
+    """The sentence on a part, None if it was short."""
+    return text.format(time=words.seconds(seconds)) if seconds >= _SHORT_S else None
+
+
+def _resident(stats: TurnStats) -> str | None:
+    n = stats.resident_tokens
+    if not n or not stats.prompt_tokens:
+        return None
+    text = tr("{n} of the {n_prompt} tokens of the prompt were still in memory.")
+    return text.format(n=words.count(n), n_prompt=words.count(stats.prompt_tokens))
+
+
+def _restored(stats: TurnStats) -> str | None:
+    n, seconds = stats.restored_tokens, stats.restore_s
+    if not n or seconds is None:
+        return None
+    estimate_s = stats.prefill_estimate_s
+    if stats.restore_decision != "restore" or estimate_s is None:
+        return tr("{n} tokens came back from disk in {time}.").format(n=words.count(n), time=words.seconds(seconds))
+    if estimate_s <= seconds:
+        text = tr("{n} tokens came back from disk in {time}; prefill was expected to take about {estimate}.")
+    else:
+        text = tr("{n} tokens came back from disk in {time} instead of about {estimate} of prefill.")
+    return text.format(n=words.count(n), time=words.seconds(seconds), estimate=words.seconds(estimate_s))
+
+
+def _prefilled(stats: TurnStats) -> str | None:
+    n, seconds = stats.prefilled_tokens, stats.prefill_s
+    if not n or seconds is None:
+        return None
+    known = {"n": words.count(n), "time": words.seconds(seconds)}
+    if stats.miss_reason is None:
+        text = tr_n(
+            "{n} token was computed in {time}: the new part of the prompt.",
+            "{n} tokens were computed in {time}: the new part of the prompt.",
+            n,
+        )
+        return text.format(**known)
+    if stats.restore_decision == "prefill" and stats.restore_estimate_s is not None:
+        text = tr_n(
+            "{n} token was computed in {time}: reading them from disk was expected to take longer, {estimate}.",
+            "{n} tokens were computed in {time}: reading them from disk was expected to take longer, {estimate}.",
+            n,
+        )
+        return text.format(**known, estimate=words.seconds(stats.restore_estimate_s))
+    text = tr_n(
+        "{n} token was computed in {time}, because {reason}.",
+        "{n} tokens were computed in {time}, because {reason}.",
+        n,
+    )
+    return text.format(**known, reason=because(stats.miss_reason))
+
+
+def _first_token(stats: TurnStats) -> str | None:
+    return _of_part(tr("From there to the first text it took {time}."), stats.first_decode_s or 0.0)
+
+
+def _decoded(stats: TurnStats) -> str | None:
+    n = stats.output_tokens
+    if n is None or stats.tpot_s is None:
+        return None
+    return tr("Decoding: {n} tokens at {time} each.").format(n=words.count(n), time=words.seconds(stats.tpot_s))
+
+
+def _limit(stats: TurnStats) -> str | None:
+    share = _share(stats)
+    if share is None or stats.tpot_floor_s is None:
+        return None
+    text = tr("This machine's memory allows {time} for each: {share} of its speed was used.")
+    return text.format(time=words.seconds(stats.tpot_floor_s), share=f"{share:.0%}")
+
+
+def _others(stats: TurnStats) -> str | None:
+    if stats.cpu_share is None or stats.cpu_share >= _WHOLE_CPU:
+        return None
+    text = tr("Other programs were busy: decoding got {share} of the processor time it asked for.")
+    return text.format(share=f"{stats.cpu_share:.0%}")
+
+
+def _reasoning(stats: TurnStats) -> str | None:
+    if not stats.reasoning_tokens or not stats.output_tokens:
+        return None
+    share = min(1.0, stats.reasoning_tokens / stats.output_tokens)
+    text = tr("Reasoning was {share} of the answer, {n} tokens.")
+    return text.format(share=f"{share:.0%}", n=words.count(stats.reasoning_tokens))
+
+
+# --- what could be done ---
+
+
+def _advice(stats: TurnStats) -> str | None:
+    """One sentence on the part that took longest; None where none took long."""
+    known = parts(stats)
+    largest = max(known, key=lambda part: known[part], default=None)
+    if largest is None or known[largest] < _SHORT_S:
+        return None
+    advices: dict[Part, Callable[[TurnStats], str]] = {
+        "queue": lambda _: tr("The largest part was waiting: for another answer, or for the model."),
+        "waiting": lambda _: tr(
+            "The largest part was waiting: one answer is written at a time, and Escape in the other "
+            "conversation stops that one."
+        ),
+        "model load": lambda _: tr(
+            "The largest part was loading the model: it stays loaded until another one is needed."
+        ),
+        "preparing": lambda _: tr(
+            "The largest part was spent before the prompt was read: a message that comes right after "
+            "an answer waits until that is put aside."
+        ),
+        "restore": lambda _: tr(
+            "The largest part was reading from disk: a faster disk helps, or a fork without old turns."
+        ),
+        "prefill": _prefill_advice,
+        "first decode": lambda _: tr(
+            "The largest part was the way to the first text: it is one step of decoding, or "
+            "several where the first characters need them."
+        ),
+        "decode": _decode_advice,
+    }
+    return advices[largest](stats)
+
+
+def _prefill_advice(stats: TurnStats) -> str:
+    reason = stats.miss_reason or ""
+    if reason == misses.OFF:
+        return tr("The largest part was reading the prompt: with --kv it would come back from disk.")
+    if reason == misses.EVICTED:
+        return tr("The largest part was reading the prompt again: a larger --kv-budget keeps more of it on disk.")
+    if reason.endswith("edited text"):
+        return tr(
+            "The largest part was reading the prompt again: what changes belongs at its end, because nothing behind "
+            "the first difference can be reused."
+        )
+    if reason:
+        return tr("The largest part was reading the prompt again: the next turn of this conversation can reuse it.")
+    return tr("The largest part was reading what is new: a shorter message or attachment is answered sooner.")
+
+
+def _decode_advice(stats: TurnStats) -> str:
+    share = _share(stats)
+    if stats.cpu_share is not None and stats.cpu_share < _WHOLE_CPU:
+        return tr(
+            "The largest part was writing, and other programs took processor time from it: close them, or let them "
+            "finish first."
+        )
+    if (
+        stats.reasoning_tokens
+        and stats.output_tokens
+        and stats.reasoning_tokens / stats.output_tokens > _MUCH_REASONING
+    ):
+        return tr("The largest part was reasoning: a model that does not reason, or a simpler question, is faster.")
+    if share is None:
+        return tr("The largest part was writing: a shorter answer or a smaller model takes less.")
+    if share >= _NEAR_FLOOR:
+        return tr(
+            "The largest part was writing, close to what the memory allows: only a smaller or more strongly quantized "
+            "model, a shorter conversation or a shorter answer takes less."
+        )
+    if stats.cpu_share is None:
+        return tr(
+            "The largest part was writing, and the memory would allow more: the processor is the limit, or other "
+            "programs use it."
+        )
+    return tr(
+        "The largest part was writing, and the memory would allow more: the processor is the limit, so a smaller model "
+        "or a shorter answer takes less, and another number of threads (--threads) may."
+    )
+
+
+def _share(stats: TurnStats) -> float | None:
+    """How much of the memory's speed decoding used; a busy moment may have measured that too low."""
+    if not stats.tpot_s or stats.tpot_floor_s is None:
+        return None
+    return min(1.0, stats.tpot_floor_s / stats.tpot_s)
