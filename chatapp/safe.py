@@ -5,8 +5,10 @@ Stored text stays as it was written; it is made safe where it is shown.
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterable
+from typing import TextIO, cast
 
 from sessions.hygiene import tidy
 
@@ -50,6 +52,10 @@ def _one_of(codes: Iterable[int]) -> re.Pattern[str]:
 
 _GLYPHS = _table()
 _UNSAFE = _one_of(_GLYPHS)
+_UNSAFE_IN_ROWS = _one_of([*_GLYPHS, *map(ord, "\n\t")])
+_IN_ROWS: dict[int, str | None] = dict.fromkeys([*_GLYPHS, *map(ord, "\n\t")])
+_IN_ROWS |= dict.fromkeys(range(0xD800, 0xE000), _REPLACEMENT)  # these take a cell
+_IN_FIELDS = _GLYPHS | dict.fromkeys(map(ord, "\n\t\u2028\u2029"), " ")
 _INVISIBLE_IN_TITLES = re.compile("[\\u00ad\\u061c\\u180e\\u200b\\u200e\\u200f\\u2060-\\u2064\\ufeff]")
 
 
@@ -68,8 +74,7 @@ def clean(text: str) -> str:
 def clean_line(text: str, limit: int) -> str:
     """Return clean text for a title: one line of at most `limit` cells, cut with an ellipsis.
 
-    White space of any kind becomes single spaces. Invisible characters without a part in spelling are
-    dropped,
+    White space of any kind becomes single spaces. Invisible characters without a part in spelling are dropped,
     because terminals do not agree on their width.
     """
     from rich.cells import cell_len, split_graphemes  # the command line starts faster without it
@@ -89,6 +94,39 @@ def clean_line(text: str, limit: int) -> str:
             break
         end = grapheme_end
     return line[:end].rstrip() + _ELLIPSIS
+
+
+def clean_field(text: str) -> str:
+    """Return text for a field of one line: clean, with spaces for tabs and line ends, as long as it was."""
+    return text.translate(_IN_FIELDS) if _UNSAFE_IN_ROWS.search(text) else text
+
+
+def inert(text: str) -> str:
+    """Return a piece of a laid out row without what a terminal might obey, tabs and line ends included.
+
+    The piece keeps its width: by the tables that rows are laid out with, all of that is no cell wide, but for
+    surrogates, which become U+FFFD.
+    """
+    return text.translate(_IN_ROWS) if _UNSAFE_IN_ROWS.search(text) else text
+
+
+class _SafeStream(io.TextIOBase):
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str, /) -> int:
+        """Write clean text; return how much of `text` that was: all."""
+        self._stream.write(clean(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream behind."""
+        self._stream.flush()
+
+
+def safe_stream(stream: TextIO) -> TextIO:
+    """Return a stream that cleans what is written to another, for a library's own report of a failure."""
+    return cast(TextIO, _SafeStream(stream))
 
 
 def decode_input(data: bytes) -> tuple[str, int]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from rich.cells import cell_len
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
@@ -15,22 +16,30 @@ from textual.message import Message
 from textual.widgets import Static
 
 from chatapp.safe import clean_line
+from chatapp.texts import tr, tr_later, tr_n
 from chatapp.tui import words
 from sessions.attachments import Part, n_lines
 
-MUTED = "$foreground 60%"
+MUTED = "$foreground 70%"
 _REMOVE = " ✕"
+PASTED = tr_later("pasted")
+"""The name of what was pasted, as it is stored."""
 _LEAST_NAME = 12
+_LONGEST_NOTE = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """What a few words in the box stand for; `n_tokens` is None until it is counted, `note` what else is to be said."""
+    """What a few words in the box stand for; `n_tokens` is None until it is counted, `note` what else is to be said.
+
+    `too_big_for` is the context in tokens that cannot hold it, None where it can.
+    """
 
     part: Part
     n_lines: int
     n_tokens: int | None = None
     note: str = ""
+    too_big_for: int | None = None
 
 
 class Chips:
@@ -55,14 +64,15 @@ class Chips:
         """Know chips again that `shown` gave."""
         self._chips.update(chips)
 
-    def counted(self, mark: str, n_tokens: int) -> None:
-        """Note how many tokens a chip has."""
+    def counted(self, mark: str, n_tokens: int, n_ctx: int | None = None) -> None:
+        """Note how many tokens a chip has, and whether that is more than a context of `n_ctx` holds."""
         if mark in self._chips:
-            self._chips[mark] = replace(self._chips[mark], n_tokens=n_tokens)
+            too_big_for = n_ctx if n_ctx is not None and n_tokens >= n_ctx else None
+            self._chips[mark] = replace(self._chips[mark], n_tokens=n_tokens, too_big_for=too_big_for)
 
     def forget_counts(self) -> None:
         """Have all of them counted again."""
-        self._chips = {mark: replace(chip, n_tokens=None) for mark, chip in self._chips.items()}
+        self._chips = {mark: replace(chip, n_tokens=None, too_big_for=None) for mark, chip in self._chips.items()}
 
     def shown(self, text: str) -> dict[str, Chip]:
         """Return those whose words are in a text, in its order."""
@@ -91,8 +101,8 @@ class ChipLine(Static, can_focus=True):
     """One chip: Enter or a click shows what it stands for, Delete or a click on its end removes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "view", "Show"),
-        Binding("delete,backspace", "remove", "Remove"),
+        Binding("enter", "view", tr_later("Show")),
+        Binding("delete,backspace", "remove", tr_later("Remove")),
     ]
 
     @dataclass
@@ -169,10 +179,27 @@ def chip_text(chip: Chip, width: int) -> Content:
 
 def described(chip: Chip, width: int = 100) -> Content:
     """Name, lines and tokens, and what else is known."""
-    lines = f", {words.count(chip.n_lines)} line{'s' if chip.n_lines != 1 else ''}"
-    tokens = "" if chip.n_tokens is None else f", {words.count(chip.n_tokens)} tokens"
-    note = f", {chip.note}" if chip.note else ""
+    lines = ", " + tr_n("{n} line", "{n} lines", chip.n_lines).format(n=words.count(chip.n_lines))
+    tokens = _tokens(chip)
+    note = f", {clean_line(chip.note, _LONGEST_NOTE)}" if chip.note else ""
     facts = lines + tokens + note
-    if tokens and len(facts) + _LEAST_NAME > width:
+    if tokens and cell_len(facts) + _LEAST_NAME > width:
         facts = tokens
-    return Content.assemble(clean_line(chip.part.name, max(_LEAST_NAME, width - len(facts))), (facts, MUTED))
+    style = MUTED if chip.too_big_for is None else "$warning"
+    name = clean_line(shown_name(chip.part), max(_LEAST_NAME, width - cell_len(facts)))
+    return Content.assemble(name, (facts, style))
+
+
+def shown_name(part: Part) -> str:
+    """What a part is called on the screen."""
+    return tr(PASTED) if part.name == PASTED else part.name
+
+
+def _tokens(chip: Chip) -> str:
+    if chip.n_tokens is None:
+        return ""
+    n_tokens = words.count(chip.n_tokens)
+    if chip.too_big_for is None:
+        return ", " + tr_n("{n} token", "{n} tokens", chip.n_tokens).format(n=n_tokens)
+    sentence = tr("{n} tokens, more than the context of {n_ctx} holds")
+    return ", " + sentence.format(n=n_tokens, n_ctx=words.count(chip.too_big_for))

@@ -11,12 +11,13 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.timer import Timer
-from textual.widgets import TextArea
 
 from chatapp.console import replaced_notice
 from chatapp.safe import clean, clean_line, scrub
+from chatapp.texts import tr, tr_later, tr_n
 from chatapp.tui import words
-from chatapp.tui.chips import ChipBar, Chips
+from chatapp.tui.chips import PASTED, ChipBar, Chips
+from chatapp.tui.fields import Area
 from chatapp.tui.messages import CountAsked, DraftSent, PartAsked
 from chatapp.tui.slash import MARK
 from sessions.attachments import Part, joined, pieces_of
@@ -35,9 +36,6 @@ LONGEST_READ = 100_000
 LONGEST_READ_LINE = 20_000
 """Both limits for a text that the user is to read and edit: a key may take longer in it."""
 
-PASTED = "pasted"
-"""The name of what was pasted."""
-
 _NEW_LINE = frozenset({"shift+enter", "alt+enter", "ctrl+enter", "ctrl+j"})
 
 
@@ -53,13 +51,13 @@ _COUNTED_AT_ONCE = 100_000
 _BYTES_A_TOKEN = 4
 
 
-class Composer(TextArea):
+class Composer(Area):
     """Enter sends; Shift+Enter, Alt+Enter or Ctrl+J begins a new line. The draft stays until it is taken."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("pageup", "app.scroll_transcript(-1)", "Page up", show=False),
-        Binding("pagedown", "app.scroll_transcript(1)", "Page down", show=False),
-        Binding("f6", "app.edit_draft", "Editor", show=False),
+        Binding("pageup", "app.scroll_transcript(-1)", tr_later("Scroll up"), show=False, id="box.up"),
+        Binding("pagedown", "app.scroll_transcript(1)", tr_later("Scroll down"), show=False, id="box.down"),
+        Binding("f6", "app.edit_draft", tr_later("Editor"), show=False, id="editor"),
     ]
 
     def __init__(self) -> None:
@@ -78,6 +76,8 @@ class Composer(TextArea):
         self.recall: Recall | None = None
         self._chips = Chips()
         self._asked: set[str] = set()
+        self.n_ctx: int | None = None
+        """The context in tokens, None while it is not known."""
         self._count: Count | None = None
         self._is_counting = False
         self._n_changes = 0
@@ -127,8 +127,8 @@ class Composer(TextArea):
                 self.post_message(PartAsked(chip.part.text, partial(self.part_counted, mark)))
 
     def part_counted(self, mark: str, n_tokens: int) -> None:
-        """Show how many tokens a chip has."""
-        self._chips.counted(mark, n_tokens)
+        """Show how many tokens a chip has, and whether that is more than the context holds."""
+        self._chips.counted(mark, n_tokens, self.n_ctx)
         self._show_chips()
 
     def _show_count(self) -> None:
@@ -141,11 +141,12 @@ class Composer(TextArea):
             self._say_count(self._count(self.draft))
         else:
             about = max(1, self._n_bytes() // _BYTES_A_TOKEN)
-            self.border_subtitle = Content(f"≈ {words.count(about)} tokens")
+            self.border_subtitle = Content(clean(tr("≈ {n} tokens").format(n=words.count(about))))
             self._counting_later = self.set_timer(COUNT_AFTER_S, self._ask_count)
 
     def _say_count(self, n_tokens: int) -> None:
-        self.border_subtitle = Content(f"{words.count(n_tokens)} token{'s' if n_tokens != 1 else ''}")
+        said = tr_n("{n} token", "{n} tokens", n_tokens).format(n=words.count(n_tokens))
+        self.border_subtitle = Content(clean(said))
 
     def _ask_count(self) -> None:
         self.post_message(CountAsked(self.draft, self._n_changes))
@@ -162,10 +163,8 @@ class Composer(TextArea):
     def say_context(self, share: float) -> None:
         """Say on the border how full the context is, as soon as that matters."""
         level = words.fullness(share)
-        if level == "error":
-            self.border_title = Content(f"context {share:.0%}: nearly full")
-        else:
-            self.border_title = Content(f"context {share:.0%}" if level else "")
+        said = tr("context {share}: nearly full") if level == "error" else tr("context {share}") if level else ""
+        self.border_title = Content(said.format(share=f"{share:.0%}"))
         self.set_class(level == "warning", "-filling")
         self.set_class(level == "error", "-full")
 
@@ -224,7 +223,7 @@ class Composer(TextArea):
         if not self.text:
             self.insert(text)
         else:
-            self.app.notify("Send or remove what is in the box first.", severity="warning", markup=False)
+            self.app.notify(tr("Send or remove what is in the box first."), severity="warning", markup=False)
         self.focus()
 
     def insert_text(self, text: str) -> None:
@@ -267,7 +266,7 @@ class Composer(TextArea):
     def _insert_part(self, part: Part, note: str = "") -> None:
         label = clean_line(part.name, 40).replace("[", "(").replace("]", ")")
         if part.name == PASTED:
-            label = f"{PASTED} {words.size(len(part.text.encode('utf-8', 'replace')))}"
+            label = tr("pasted {size}").format(size=words.size(len(part.text.encode("utf-8", "replace"))))
         self._type(self._chips.add(part, label, note))
 
     def remove_chip(self, mark: str) -> None:
@@ -286,10 +285,12 @@ class Composer(TextArea):
         for at, draft in enumerate(drafts):
             self._insert("\n\n" + draft if at else draft)
 
-    def hold(self, reason: str | None) -> None:
-        """Take no text while there is a reason; None takes it again."""
-        self.read_only = reason is not None
-        self.placeholder = reason or "Message · Enter sends · Ctrl+J new line"
+    def hold(self, reason: str | None, *, takes_text: bool = False) -> None:
+        """Take no text while there is a reason, or none that could be sent (`takes_text`); None takes it again."""
+        self.read_only = reason is not None and not takes_text
+        usual = tr("Message · Enter sends · Ctrl+J new line")
+        later = tr("A draft, to be sent later")
+        self.placeholder = Content(clean(later if reason and takes_text else reason or usual))
         self.set_class(reason is not None, "-held")
 
     def action_delete_left(self) -> None:
@@ -326,16 +327,15 @@ class Composer(TextArea):
             event.prevent_default()
             self._replace_via_keyboard("\n", *self.selection)
 
-    async def _on_paste(self, event: events.Paste) -> None:
-        event.stop()
-        event.prevent_default()
+    def take_paste(self, text: str) -> None:
+        """Put a pasted text in the place of what is selected, as a chip if it is big."""
         if self.read_only:
             return
         # Before anything reads the text: a paste may be larger than any message.
-        if len(event.text) + self.n_characters > LONGEST_DRAFT:
+        if len(text) + self.n_characters > LONGEST_DRAFT:
             self.app.notify(too_long_notice(), severity="error", markup=False)
             return
-        self._insert(event.text)
+        self._insert(text)
         self.focus()
 
     def _insert(self, raw: str, *, biggest: int = BIG_PASTE, longest_line: int = LONG_LINE) -> None:
@@ -358,4 +358,5 @@ class Composer(TextArea):
 
 def too_long_notice() -> str:
     """What to say about a draft that is too long."""
-    return f"A message has at most {words.count(LONGEST_DRAFT)} characters: paste a part of the text."
+    sentence = tr("A message has at most {n} characters: paste a part of the text.")
+    return sentence.format(n=words.count(LONGEST_DRAFT))

@@ -11,7 +11,8 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Log
 
-from chatapp.safe import clean
+from chatapp.safe import clean, clean_line
+from chatapp.texts import tr, tr_later
 
 _MIN_WIDTH = 20
 
@@ -19,7 +20,7 @@ _MIN_WIDTH = 20
 class ViewerScreen(ModalScreen[None]):
     """Shows a text; Escape, Enter or Q closes it. Lines are broken at the border, without regard to words."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,q", "dismiss", "Close")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,q", "dismiss", tr_later("Close"))]
 
     def __init__(self, title: str, text: str) -> None:
         super().__init__()
@@ -31,8 +32,8 @@ class ViewerScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         """The text."""
         with Vertical(classes="window tall") as window:
-            window.border_title = Content(self._title)
-            window.border_subtitle = "Escape closes"
+            window.border_title = Content(clean_line(self._title, 200))
+            window.border_subtitle = Content(tr("Escape closes"))
             yield self._log
 
     def on_mount(self) -> None:
