@@ -1,0 +1,107 @@
+"""The models on this machine that a conversation can be given."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chatapp.safe import clean_line
+from chatapp.texts import tr
+from chatapp.tui.modelchoice import ModelChoice
+
+if TYPE_CHECKING:
+    from chatapp.config import Settings
+    from models.remote_profile import RemoteProfile
+
+
+def models_here(settings: Settings) -> list[ModelChoice]:
+    """Return the models on this machine that can be used; reads their headers."""
+    from chatapp.config import model_folders
+    from models.catalog import describe, entries
+    from models.fit import available_memory, fit
+    from models.kvbudget import size
+    from models.modelfacts import FactsCache
+
+    available, usual = available_memory(), _usual(settings)
+    choices = []
+    for model in describe(entries(model_folders(settings)), FactsCache(settings.cache_dir)):
+        facts = model.facts
+        if facts is None or model.problem:
+            continue
+        found = fit(
+            weights_bytes=facts.size_bytes,
+            kv_elements=facts.kv_elements,
+            n_ctx_train=facts.n_ctx_train,
+            kv_type=settings.kv_type,
+            n_ctx=settings.n_ctx,
+            available_bytes=available,
+        )
+        told = (facts.architecture, facts.quantization, size(facts.size_bytes), model.entry.source)
+        detail = " · ".join(part for part in told if part)
+        is_usual = usual is not None and _is_same(usual, model.entry.path)
+        choices.append(ModelChoice(model.entry.name, model.entry.path, detail, found.verdict != "too large", is_usual))
+    return [*choices, *servers(settings)]
+
+
+def servers(settings: Settings) -> list[ModelChoice]:
+    """Return the servers of the settings as models that a conversation can be given; nothing is asked there."""
+    from models.remote_profile import place_of
+
+    usual = settings.engine.partition("/")[0]
+    return [
+        ModelChoice(
+            tr("{model} at {server}").format(model=profile.model, server=profile.name)
+            if profile.model
+            else profile.name,
+            place_of(profile.name, profile.model or ""),
+            profile.host,
+            True,
+            profile.name == usual,
+        )
+        for profile in settings.engines.values()
+    ]
+
+
+def _server_name(profile: RemoteProfile) -> str:
+    if profile.model is None:
+        return profile.name
+    return tr("{model} at {server}").format(model=profile.model, server=profile.name)
+
+
+def keep_as_usual(settings: Settings, choice: ModelChoice) -> str | None:
+    """Use a model when none is named, from the next start on; returns a sentence where that will not happen."""
+    from models.errors import ModelError
+    from models.modelfiles import Entry
+    from models.ownmodels import write_default
+    from models.remote_profile import read_place
+
+    if (place := read_place(choice.path)) is not None:
+        return tr('The next start uses it if the settings file says so: engine = "{name}".').format(name=place[0])
+    usual = _usual(settings)
+    if usual is not None and _is_same(usual, choice.path):
+        return None
+    try:
+        write_default(settings.data_dir / "models", Entry(choice.name, "path", (choice.path,)))
+    except ModelError as error:
+        return str(error)
+    if settings.model is None:
+        return None
+    return tr("The next start uses {model} again, which --model or the settings name: take that out.").format(
+        model=clean_line(settings.model.name, 60)
+    )
+
+
+def _usual(settings: Settings) -> Path | None:
+    """The model that is used when none is chosen, None if that cannot be had."""
+    from chatapp.engines import model_path
+    from models.errors import ModelError
+
+    try:
+        return model_path(settings)
+    except ModelError:
+        return None
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
