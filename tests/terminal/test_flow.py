@@ -18,6 +18,8 @@ pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="these test
 def test_a_conversation_comes_back_from_disk(tmp_path: Path) -> None:
     """After quitting and choosing the session in the sidebar, its tokens are restored, not computed."""
     with Terminal(*options(tmp_path)) as terminal:
+        terminal.wait_for("Welcome to chatapp")
+        terminal.press("Escape")
         terminal.wait_for("Message")
         terminal.type("Name three rivers in Korea. 한강 말고도 알려 줘.")
         terminal.press("Enter")
