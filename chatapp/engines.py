@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from chatapp.config import Settings
     from models.engine import Engine, ModelInfo
     from models.fake import FakeDisk
+    from models.remote_profile import RemoteProfile
     from models.switch import EngineSwitch
     from sessions.conversation import ModelRef
     from sessions.loading import Shelf
@@ -36,6 +37,10 @@ def make_engine(settings: Settings) -> Engine:
             tokens_per_s=float(rate) if rate else None,
             n_ctx=settings.n_ctx or 32_768,
         )
+    if is_remote(settings):
+        from models.remote import RemoteEngine
+
+        return RemoteEngine(_profile(settings, settings.engine))
     from models.client import EngineProcess
 
     return EngineProcess(
@@ -58,9 +63,14 @@ def make_switch(settings: Settings) -> EngineSwitch:
     from models.switch import Choice, EngineSwitch
 
     def make(choice: Choice) -> Engine:
-        return make_engine(replace(settings, model=choice.path or settings.model, n_ctx=choice.n_ctx or settings.n_ctx))
+        engine = _engine_of(choice.path) or (settings.engine if _is_fake(settings) else "llama")
+        n_ctx = choice.n_ctx or settings.n_ctx
+        return make_engine(replace(settings, engine=engine, model=choice.path or settings.model, n_ctx=n_ctx))
 
-    path = settings.data_dir / "fake.gguf" if _is_fake(settings) else model_path(settings).resolve()
+    if is_remote(settings):
+        path = _place(settings.engine)
+    else:
+        path = settings.data_dir / "fake.gguf" if _is_fake(settings) else model_path(settings).resolve()
     return EngineSwitch(make, Choice(path))
 
 
@@ -68,19 +78,21 @@ def make_shelf(settings: Settings) -> Shelf:
     """Return where conversations find their models again."""
     from sessions.loading import Shelf
 
-    if _is_fake(settings):
-        from models.fake import weights_of
-
-        fake = settings.data_dir / "fake.gguf"
-        return Shelf(lambda model: fake if model.weights == weights_of("fake") else None)
-
     # What looks into model files is imported when it is asked: the window does not wait for it.
     def find(model: ModelRef) -> Path | None:
         from chatapp import shelf
 
+        if (place := shelf.find_place(settings, model)) is not None:
+            return place
+        if _is_fake(settings):
+            from models.fake import weights_of
+
+            return settings.data_dir / "fake.gguf" if model.weights == weights_of("fake") else None
         return shelf.find(settings, model)
 
     def lack(path: Path | None, n_ctx: int | None, loaded: ModelInfo | None) -> str | None:
+        if _is_fake(settings) or _engine_of(path):
+            return None
         from chatapp import shelf
 
         return shelf.lack(settings, path, n_ctx, loaded)
@@ -120,6 +132,8 @@ def model_path(settings: Settings) -> Path:
 
 def with_model_path(settings: Settings) -> Settings:
     """Return settings that mean the same model with another data folder, where names and the default are kept."""
+    if is_remote(settings):
+        raise ModelError("That measures this machine, and the engine is a server: name --engine llama.")
     return settings if _is_fake(settings) else replace(settings, model=model_path(settings))
 
 
@@ -145,6 +159,35 @@ def kv_gives_way(settings: Settings) -> Callable[[int], None]:
             give_way(settings.cache_dir, n_bytes)
 
     return make_room
+
+
+def is_remote(settings: Settings) -> bool:
+    """True if the engine is a server."""
+    return settings.engine != "llama" and not _is_fake(settings)
+
+
+def _profile(settings: Settings, engine: str) -> RemoteProfile:
+    """Return the profile that `NAME` or `NAME/MODEL` means. Raises `ModelError`."""
+    name, _, model = engine.partition("/")
+    profile = settings.engines.get(name)
+    if profile is None:
+        raise ModelError(f"The server {name!r} is not in the settings any more: `chatapp engines add` adds it.")
+    return replace(profile, model=model) if model else profile
+
+
+def _place(engine: str) -> Path:
+    from models.remote_profile import place_of
+
+    name, _, model = engine.partition("/")
+    return place_of(name, model)
+
+
+def _engine_of(path: Path | None) -> str | None:
+    """The engine that a place means, None for a file."""
+    from models.remote_profile import read_place
+
+    place = read_place(path)
+    return place and "/".join(part for part in place if part)
 
 
 def _is_fake(settings: Settings) -> bool:

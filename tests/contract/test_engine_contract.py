@@ -1,6 +1,7 @@
 """What every engine promises, asked of each of them: the shipped fake and the real one in its own process."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import replace
 
@@ -139,6 +140,23 @@ async def test_a_turn(engine: Engine) -> None:
     assert finished.run.ids == (*prepared.opening, *finished.run.body, *prepared.closing)
     assert one(Stored, events).kv_bytes_written > 0
     assert one(Stored, events).tip is not None
+
+
+async def test_the_time_to_the_first_text_has_parts(engine: Engine) -> None:
+    """What is told of restore, prefill and the first text fits into the time until that text was told."""
+    begun = time.monotonic()
+    ttft_s = None
+    finished = None
+    async for event in engine.generate(ask("parts"), GREEDY):
+        if isinstance(event, Piece) and event.text and ttft_s is None:
+            ttft_s = time.monotonic() - begun
+        finished = event if isinstance(event, Finished) else finished
+    assert finished
+    stats = replace(finished.stats, ttft_s=ttft_s)
+    parts = (stats.queue_s, stats.restore_s, stats.prefill_s, stats.first_decode_s)
+    assert all(part is not None and part >= 0 for part in parts)
+    assert sum(part or 0 for part in parts) == pytest.approx(ttft_s)
+    assert stats.cpu_share is None or 0 < stats.cpu_share <= 1
 
 
 async def test_the_next_turn_evaluates_only_the_new_message(engine: Engine) -> None:
