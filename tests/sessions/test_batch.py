@@ -1,140 +1,229 @@
-import json
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from models.engine import Sampling
+from models.engine import Engine, Entry, Event, Finished, Prompt, Sampling
+from models.errors import EngineError
 from models.fake import FakeDisk, FakeEngine
 from models.schema import grammar_of
-from sessions.batch import Answered, Row, answer_rows, parse
-from sessions.errors import BadRequest
-from sessions.hygiene import tidy
-from tests.sessions.helpers import Clock
+from sessions.batch import PATIENCE, Answered, EngineGone, InTurn, Shared, answer_row, answer_rows, prepare
+from sessions.batch_rows import Reading, Row
+from tests.sessions.batch_engine import SeveralAtOnce
+from tests.sessions.helpers import Clock, drain
 
 
-async def answered(content: bytes, engine: FakeEngine | None = None, *, system: str | None = None) -> list[Answered]:
-    """Return the answers to a file's lines."""
-    rows = answer_rows(
-        engine or FakeEngine(str.upper),
-        content.splitlines(keepends=True),
-        Sampling(),
-        system=system,
-        monotonic=Clock(step=0.01),
-    )
-    return [row async for row in rows]
+def rows_of(*lines: bytes) -> list[Row]:
+    """Return the rows of lines."""
+    return [Reading().row(place + 1, place, line) for place, line in enumerate(lines)]
+
+
+def prompts(*texts: str) -> list[Row]:
+    """Return rows that ask these."""
+    return rows_of(*(b'{"id": "%s", "prompt": "%s"}' % (text.encode(), text.encode()) for text in texts))
+
+
+async def each(rows: Sequence[Row]) -> AsyncIterator[Row]:
+    """Yield rows."""
+    for row in rows:
+        yield row
+
+
+async def answered(
+    engine: Engine,
+    rows: Sequence[Row],
+    shared: Shared = Shared(),  # noqa: B008 - frozen
+    *,
+    n_at_once: int = 1,
+    timeout_s: float | None = None,
+) -> list[Answered]:
+    """Return the answers, in the order in which they came."""
+    answers: list[Answered] = []
+
+    async def ask(row: Row) -> Answered:
+        return await answer_row(engine, row, shared, timeout_s=timeout_s, monotonic=Clock(step=0.01))
+
+    await answer_rows(each(rows), ask, answers.append, n_at_once=n_at_once)
+    return answers
 
 
 async def test_each_row_is_answered_in_order() -> None:
-    """Ids come back unchanged, double or missing ones too, with text, tokens and stats."""
-    rows = await answered(b'{"id": 1, "prompt": "a"}\n{"id": "1", "prompt": "b"}\n{"id": 1, "prompt": "c"}\n')
-    assert [(row.id, row.text, row.token_ids, row.status) for row in rows] == [
-        (1, "A", (65,), "complete"),
-        ("1", "B", (66,), "complete"),
-        (1, "C", (67,), "complete"),
+    """With text, tokens and stats."""
+    found = await answered(FakeEngine(str.upper), prompts("a", "b"))
+    assert [(one.row.id, one.text, one.token_ids, one.status, one.reason) for one in found] == [
+        ("a", "A", (65,), "complete", "end"),
+        ("b", "B", (66,), "complete", "end"),
     ]
-    assert rows[0].stats
-    assert rows[0].stats.ttft_s == pytest.approx(0.01)
-    assert rows[0].stats.kv_bytes_written == 0
+    assert found[0].stats
+    assert found[0].stats.ttft_s == pytest.approx(0.03)
+    assert found[0].stats.kv_bytes_written == 0
 
 
-async def test_bad_rows_are_errors_with_their_line() -> None:
-    """A row that cannot be read or asked says why; the others are answered."""
-    lines = [
-        b"nonsense",
-        b"[1]",
-        b'{"id": 5}',
-        b'{"id": 6, "prompt": 7}',
-        b'{"id": [1], "prompt": "x"}',
-        b'{"id": 8, "prompt": "  "}',
-        b"\xff\xfe",
-        b'{"id": NaN, "prompt": "x"}',
-        b'{"id": 9, "prompt": "' + b"x" * 100 + b'"}',
-        b'{"id": 10, "prompt": "fine"}',
+async def test_bad_rows_are_errors_and_stop_nothing() -> None:
+    """One that cannot be read, one that is longer than the context."""
+    rows = rows_of(b"nonsense", b'{"id": 9, "prompt": "' + b"x" * 100 + b'"}', b'{"id": 10, "prompt": "fine"}')
+    found = await answered(FakeEngine(str.upper, n_ctx=50), rows)
+    assert [(one.row.line, one.status, one.error is None) for one in found] == [
+        (1, "failed", False),
+        (2, "failed", False),
+        (3, "complete", True),
     ]
-    rows = await answered(b"\n".join(lines), FakeEngine(str.upper, n_ctx=50))
-    assert [(row.line, row.id, row.status) for row in rows] == [
-        (1, None, "failed"),
-        (2, None, "failed"),
-        (3, 5, "failed"),
-        (4, 6, "failed"),
-        (5, None, "failed"),
-        (6, 8, "failed"),
-        (7, None, "failed"),
-        (8, None, "failed"),
-        (9, 9, "failed"),
-        (10, 10, "complete"),
-    ]
-    assert all(row.error for row in rows[:-1])
-    assert rows[-1].error is None
 
 
-async def test_windows_files_are_fine() -> None:
-    """A byte order mark, CR LF and blank lines change nothing but the line number."""
-    rows = await answered(b'\xef\xbb\xbf{"prompt": "a"}\r\n\r\n  \n{"prompt": "b"}')
-    assert [(row.line, row.text) for row in rows] == [(1, "A"), (4, "B")]
-
-
-async def test_the_system_prompt_is_evaluated_once() -> None:
-    """From the second row on only the row itself is prefilled, and nothing is stored."""
+async def test_what_rows_share_is_evaluated_once() -> None:
+    """Rows evaluate themselves only, and leave no KV; that of the shared part is kept for a later run."""
     disk = FakeDisk()
-    engine = FakeEngine(str.upper, disk=disk)
-    rows = await answered(b'{"prompt": "abc"}\n{"prompt": "xyz"}\n', engine, system="s" * 100)
-    assert [row.stats and row.stats.prefilled_tokens for row in rows] == [103 + 6, 5]
-    assert engine.prompts[1].entries[0].run
-    assert len(disk) == 0
+    shared, prepared = await prepare(engine := FakeEngine(str.upper, disk=disk), Shared((Entry("system", "s" * 100),)))
+    assert prepared
+    assert prepared.prefilled == 103
+    assert len(disk) == 1
+    found = await answered(engine, prompts("abc", "xyz"), shared)
+    assert [(one.stats.resident_tokens, one.stats.prefilled_tokens) for one in found if one.stats] == [
+        (103, 6),
+        (104, 5),  # all questions open alike
+    ]
+    assert len(disk) == 1
+    _, again = await prepare(FakeEngine(str.upper, disk=disk), Shared((Entry("system", "s" * 100),)))
+    assert again
+    assert (again.restored, again.prefilled) == (103, 0)
+
+
+async def test_a_shared_part_that_cannot_be_asked_is_no_rows_fault() -> None:
+    """It would fail all of them."""
+    with pytest.raises(EngineError, match="more than the context"):
+        await prepare(FakeEngine(n_ctx=50), Shared((Entry("system", "s" * 100),)))
+
+
+async def test_a_row_may_have_a_system_prompt_and_a_sampling_of_its_own() -> None:
+    """They come before those of all rows."""
+    engine = FakeEngine(str.upper)
+    rows = rows_of(
+        b'{"messages": [{"role": "system", "content": "own"}, {"role": "user", "content": "x"}]}',
+        b'{"prompt": "y", "json_schema": {"type": "integer"}}',
+    )
+    await answered(engine, rows, Shared((Entry("system", "all"),), sampling=Sampling(grammar="all")))
+    assert [[entry.text for entry in prompt.entries] for prompt in engine.prompts] == [["own", "x"], ["all", "y"]]
+    assert [sampling.grammar for sampling in engine.samplings] == ["all", grammar_of({"type": "integer"})]
 
 
 async def test_a_row_that_breaks_off_keeps_its_text() -> None:
     """The engine's sentence is the error, what was said stays."""
-    (row,) = await answered(b'{"prompt": "abc"}', FakeEngine(str.upper, fail_at=2))
-    assert (row.text, row.token_ids, row.status, row.stats) == ("AB", (65, 66), "failed", None)
-    assert row.error
+    (one,) = await answered(FakeEngine(str.upper, fail_at=2), prompts("abc"))
+    assert (one.text, one.token_ids, one.status, one.stats) == ("AB", (65, 66), "failed", None)
+    assert one.error == "The fake engine failed, as its script says."
 
 
-async def test_an_empty_system_prompt_is_refused() -> None:
-    """It is the caller's mistake, not each row's."""
-    with pytest.raises(BadRequest):
-        await answered(b'{"prompt": "abc"}', system=" ")
+async def test_a_row_that_takes_too_long_is_an_error() -> None:
+    """It keeps what it had, and the next one is answered."""
+    engine = FakeEngine(str.upper, hang_at=2)
+    rows = prompts("abc", "x")
+    (one, two) = await answered(engine, rows, timeout_s=0.05)
+    assert (one.text, one.status) == ("AB", "failed")
+    assert "longer than its time, 0.05 s" in str(one.error)
+    assert (two.text, two.status) == ("X", "complete")
 
 
-@given(st.binary(max_size=100))
-def test_any_line_can_be_parsed(line: bytes) -> None:
-    """No line makes the reader fail."""
-    parse(line)
+async def test_as_many_rows_as_the_engine_serves_are_under_way() -> None:
+    """No more, and each is answered once."""
+    engine = SeveralAtOnce(3, str.upper)
+    await drain(engine.load())
+    found = await answered(engine, prompts(*"abcdefgh"), n_at_once=3)
+    assert sorted(one.text for one in found) == list("ABCDEFGH")
+    assert engine.most_at_once == 3
 
 
-@given(
-    st.text(min_size=1).filter(lambda text: text.strip() and tidy(text)[0].strip()),
-    st.one_of(st.none(), st.integers(), st.text()),
-)
-def test_rows_are_read_as_written(prompt: str, row_id: int | str | None) -> None:
-    """Every valid row gives its id and its prompt, by the rule for text that comes in."""
-    line = json.dumps({"id": row_id, "prompt": prompt}).encode()
-    assert parse(line) == (row_id, Row(tidy(prompt)[0], None, prompt.count("\0")))
-
-
-def test_unstorable_characters_of_a_row_are_counted() -> None:
-    """Escapes bring what no file in UTF-8 can."""
-    line = rb'{"prompt": "\ufeffa\r\nb\u0000\ud800\ud83d\ude00"}'
-    assert parse(line) == (None, Row("a\nb\ufffd\ufffd😀", None, 2))
-
-
-async def test_a_row_may_have_a_schema_of_its_own() -> None:
-    """It comes before that of all rows; one that cannot be used is the row's error."""
-    engine = FakeEngine(str.upper)
-    lines = [
-        b'{"id": 1, "prompt": "a", "json_schema": {"type": "integer"}}',
-        b'{"id": 2, "prompt": "b"}',
-        b'{"id": 3, "prompt": "c", "json_schema": {"pattern": "x"}}',
+async def test_of_several_rows_one_can_run_out_of_time() -> None:
+    """The others go on."""
+    engine = SeveralAtOnce(2, str.upper)
+    await drain(engine.load())
+    engine.engines[1].hang_at = 1  # the first request goes to it
+    found = await answered(engine, prompts("ab", "c", "d"), n_at_once=2, timeout_s=0.2)
+    assert sorted((one.row.id, one.status) for one in found if isinstance(one.row.id, str)) == [
+        ("ab", "failed"),
+        ("c", "complete"),
+        ("d", "complete"),
     ]
-    rows = answer_rows(engine, lines, Sampling(grammar="all"), system=None, monotonic=Clock(step=0.01))
-    statuses = [(row.id, row.status, row.error) async for row in rows]
-    assert [status for _, status, _ in statuses] == ["complete", "complete", "failed"]
-    assert "'pattern' is not supported" in str(statuses[2][2])
-    assert [sampling.grammar for sampling in engine.samplings] == [grammar_of({"type": "integer"}), "all"]
 
 
-def test_deep_nesting_is_an_error() -> None:
-    """A line that would exhaust the parser is refused."""
-    assert isinstance(parse(b"[" * 100_000)[1], BadRequest)
+async def test_a_short_answer_does_not_wait_for_a_long_one() -> None:
+    """Answers come as they are complete; in turn, each waits for those before it."""
+    engine = SeveralAtOnce(2)
+    engine.engines[1]._reply = lambda _text: "x" * 50
+    engine.engines[0]._reply = lambda _text: "y"
+    await drain(engine.load())
+    found = await answered(engine, prompts(*"abcd"), n_at_once=2)
+    assert [one.row.place for one in found] == [1, 2, 3, 0]
+    ordered: list[Answered] = []
+    in_turn = InTurn(ordered.append, most=8)
+    for one in found:
+        in_turn.take(one)
+    assert [one.row.place for one in ordered] == [0, 1, 2, 3]
+
+
+async def test_what_is_held_back_has_a_limit() -> None:
+    """No more rows are taken until the one that all wait for is answered."""
+    rows = prompts(*"abcde")
+    ordered: list[Answered] = []
+    in_turn = InTurn(ordered.append, most=3)
+    admitted = in_turn.admitted(each(rows))
+    taken = [await anext(admitted) for _ in range(3)]
+    waiting = asyncio.ensure_future(anext(admitted))
+    for row in taken[1:]:
+        in_turn.take(Answered(row))
+    await asyncio.sleep(0)
+    assert (waiting.done(), ordered) == (False, [])
+    in_turn.take(Answered(taken[0]))
+    assert (await waiting).place == 3
+    assert [one.row.place for one in ordered] == [0, 1, 2]
+
+
+async def test_a_dead_engine_ends_the_batch() -> None:
+    """After some rows: those that are left are not marked as failed for it."""
+    answers: list[Answered] = []
+
+    async def ask(row: Row) -> Answered:
+        return await answer_row(engine, row, Shared(), monotonic=Clock())
+
+    engine = FakeEngine(crash_at=0)
+    with pytest.raises(EngineGone, match=f"failed {PATIENCE} rows one after another.*died"):
+        await answer_rows(each(prompts(*"abcdefgh")), ask, answers.append)
+    assert len(answers) == PATIENCE
+
+
+async def test_rows_that_fail_by_themselves_end_nothing() -> None:
+    """However many they are."""
+    found = await answered(FakeEngine(n_ctx=30), prompts(*("x" * 40 for _ in range(2 * PATIENCE))))
+    assert len(found) == 2 * PATIENCE
+
+
+async def test_an_error_of_the_output_ends_the_other_rows() -> None:
+    """It is raised, and nothing is left running."""
+    engine = SeveralAtOnce(3)
+    await drain(engine.load())
+
+    def full(_answered: Answered) -> None:
+        raise OSError("full")
+
+    async def ask(row: Row) -> Answered:
+        return await answer_row(engine, row, Shared(), monotonic=Clock())
+
+    with pytest.raises(OSError, match="full"):
+        await answer_rows(each(prompts(*"abcdef")), ask, full, n_at_once=3)
+    assert engine.n_running == 0
+
+
+async def test_an_engine_without_a_word_is_an_error() -> None:
+    """Each row says so."""
+
+    class Silent(FakeEngine):
+        async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Event]:
+            async for event in super().generate(prompt, sampling):
+                if not isinstance(event, Finished):
+                    yield event
+                    continue
+                return
+
+    (one,) = await answered(Silent(), prompts("x"))
+    assert one.error == "The engine ended without an answer."
+    assert one == replace(one, status="failed", is_engines_fault=True)
