@@ -18,7 +18,7 @@ BIN := .venv/bin
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test check ci mutants bench bench-peer bench-kv llama-server pictures format clean python env dev-env
+.PHONY: help chat test check ci mutants gate batch-kills bench bench-peer bench-kv bench-remote llama-server test-llama-server pictures texts format clean python env dev-env
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
@@ -43,6 +43,15 @@ mutants: dev-env
 	@$(BIN)/python -m pytest tests/models/test_kvformat.py tests/models/test_kv_mutants.py tests/models/test_kv_processes.py \
 		--timeout 0 --mutants 10000000 --model-mutants 500 --kv-kills 200 $(ARGS)
 
+# All code points through each kind of widget, two minutes; `make test` takes those that matter and a sample.
+gate: dev-env
+	@$(BIN)/python -m pytest tests/chatapp/test_gate.py tests/chatapp/test_gate_window.py tests/terminal/test_hostile.py \
+		--timeout 0 --every-code-point $(ARGS)
+
+# A batch killed 50 times, ten seconds; `make test` does so 6 times.
+batch-kills: dev-env
+	@$(BIN)/python -m pytest tests/chatapp/test_bulk_kills.py --timeout 0 --batch-kills 50 $(ARGS)
+
 check: dev-env
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
@@ -59,11 +68,23 @@ bench: env
 llama-server: env
 	@$(BIN)/python -m tools.llama_server
 
+# The contract of engines asked of that server instead of the packaged one.
+test-llama-server: dev-env
+	@server="$$($(BIN)/python -m tools.llama_server)" && \
+		$(BIN)/python -m pytest tests/contract/test_server_contract.py --llama-server "$$server" $(ARGS)
+
+bench-remote: dev-env
+	@$(BIN)/python -m benchmarks.remote $(ARGS)
+
 bench-peer: env
 	@server="$$($(BIN)/python -m tools.llama_server)" && $(BIN)/python -m benchmarks.peer --server "$$server" $(ARGS)
 
 bench-kv: env
 	@$(BIN)/python -m benchmarks.kvstore $(ARGS)
+
+# Brings the texts of other languages up to date, and says what is not translated.
+texts: dev-env
+	@$(BIN)/python -m tools.texts
 
 pictures: dev-env
 	@$(BIN)/python -m tools.pictures

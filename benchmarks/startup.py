@@ -16,6 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
+
+from chatapp.firststart import note_welcome
 
 _WORD = b"xylophone"
 
@@ -47,6 +50,7 @@ def _run(command: list[str]) -> float:
 def _window() -> float:
     """Type into the window as soon as it has drawn anything, until the word is echoed."""
     with tempfile.TemporaryDirectory() as folder:
+        note_welcome(Path(folder) / "window", "window")  # it would take the keys
         begun = time.monotonic()
         pid, terminal = pty.fork()
         if pid == 0:

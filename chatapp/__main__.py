@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import TextIO
 
@@ -52,9 +53,10 @@ def _run() -> int:
         return FAILED
     except OSError as error:
         return _fail(f"{error.filename or 'Input or output'}: {error.strerror or error}.")
-    except Exception as error:  # the top of the program
+    except Exception as error:  # noqa: BLE001 - the top of the program
         if is_debug():
-            raise
+            print(clean(traceback.format_exc()), end="", file=sys.stderr)
+            return FAILED
         name = type(error).__name__
         return _fail(f"Something went wrong in the program ({name}: {error}); {DEBUG}=1 shows where.")
     return code if isinstance(code, int) else 0

@@ -10,22 +10,34 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
+from chatapp.cli_keys import keys
 from chatapp.cli_stats import stats
-from chatapp.options import engine_options, json_option, sampling_options, scrubbed, settings_of, store_of
+from chatapp.options import (
+    engine_options,
+    json_option,
+    sampling_of,
+    sampling_options,
+    scrubbed,
+    settings_of,
+    store_of,
+)
 
 if TYPE_CHECKING:
     from chatapp.config import Settings
-    from models.presets import SamplingChoice
 
 
 class Program(click.Group):
     """The program's own commands, and groups of commands that stand in modules of their own."""
 
     GROUPS: ClassVar[Mapping[str, str]] = {
+        "batch": "Answer each row of a file: JSONL, OpenAI's batch lines, or a prompt a line.",
+        "desktop-entry": "Install a launcher, so that the desktop's menu opens the chat.",
+        "engines": "List, add, test and remove servers that answer in place of this machine.",
         "kv": "See, check and delete the KV that is kept on disk.",
         "models": "List, describe, add, fetch and remove models.",
         "prompts": "Keep system prompts under names; `--system @NAME` uses one.",
         "sessions": "List, search, change and delete conversations.",
+        "web": "Open the chat window in a browser on this machine.",
     }
     """Names and what `--help` says of them, so that it need not import them."""
 
@@ -36,6 +48,18 @@ class Program(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command; a group is imported for it."""
         match cmd_name:
+            case "batch":
+                from chatapp.cli_batch import batch
+
+                return batch
+            case "desktop-entry":
+                from chatapp.cli_desktop import desktop_entry
+
+                return desktop_entry
+            case "engines":
+                from chatapp.cli_engines import engines
+
+                return engines
             case "kv":
                 from chatapp.cli_kv import kv
 
@@ -52,6 +76,10 @@ class Program(click.Group):
                 from chatapp.cli_sessions import sessions
 
                 return sessions
+            case "web":
+                from chatapp.cli_web import web
+
+                return web
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
@@ -63,6 +91,7 @@ class Program(click.Group):
 
 @click.group(cls=Program, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--session", "session_id", metavar="ID", help="Open this conversation.")
+@click.option("--plain/--no-plain", default=None, help="Chat line by line, without the window.")
 @engine_options
 @click.version_option(package_name="chatapp")
 @click.pass_context
@@ -70,9 +99,14 @@ def cli(context: click.Context, /, session_id: str | None, **flags: Any) -> None
     """Chat with a local model. Without a command: opens the chat window."""
     context.obj = flags
     if context.invoked_subcommand is None:
-        if not (sys.stdin.isatty() and sys.stdout.isatty()):
-            raise click.UsageError("The chat window needs a terminal; `chatapp run` answers without one.")
-        _open_window(settings_of(context, {}), session_id)
+        from chatapp.plain.start import open_plain, why_plain
+
+        settings = settings_of(context, {})
+        if (why := why_plain(settings)) is not None:
+            context.exit(open_plain(settings, session_id, why))
+        _open_window(settings, session_id)
+    elif flags["plain"] is not None:
+        raise click.UsageError("--plain is for `chatapp` without a command.")
     elif session_id is not None:
         raise click.UsageError("--session belongs behind the command: `chatapp run --session ID`.")
 
@@ -142,10 +176,10 @@ def run(
         draft.text,
         system,
         session_id,
-        _sampling(flags),
+        sampling_of(flags),
         is_ephemeral=ephemeral,
         as_json=as_json,
-        names_model=bool((context.obj or {}).get("model") or flags.get("model")),
+        names_model=any((context.obj or {}).get(name) or flags.get(name) for name in ("model", "engine")),
         may_leave_task=allow_off_task,
         verb="regenerate" if regenerate else "continue" if goes_on else "send",
         edits=edits,
@@ -154,31 +188,7 @@ def run(
     context.exit(run_to_exit(run_question(settings, question)))
 
 
-@cli.command()
-@click.argument("source", metavar="IN.jsonl", type=click.File("rb"))
-@click.option("-o", "--output", metavar="OUT.jsonl", default="-", help="Default: stdout.")
-@click.option("--system", metavar="TEXT|@NAME", help="System prompt of every row.")
-@sampling_options
-@engine_options
-@click.pass_context
-def batch(context: click.Context, /, source: Any, output: str, system: str | None, **flags: Any) -> None:
-    """Answer each row {"id", "prompt"} of a JSONL file (- is stdin)."""
-    from pathlib import Path
-
-    from chatapp.bulk import run_batch
-    from chatapp.cli_prompts import given_system
-    from chatapp.console import Narrator, replaced_notice, run_to_exit
-
-    system, n_damaged = scrubbed(system)
-    if n_damaged:
-        Narrator().notice(replaced_notice(n_damaged))
-    system = given_system(system, lambda: store_of(context, flags))
-    settings, sampling = settings_of(context, flags), _sampling(flags)
-    if output != "-" and Path(output).is_file():
-        raise click.ClickException(f"{output} is there already: choose another name, or delete it.")
-    context.exit(run_to_exit(run_batch(settings, source, output, system=system, sampling=sampling)))
-
-
+cli.add_command(keys)
 cli.add_command(stats)
 
 
@@ -206,20 +216,6 @@ def _open_window(settings: Settings, session_id: str | None) -> None:
     from chatapp.window import open_window
 
     open_window(settings, session_id)
-
-
-def _sampling(flags: dict[str, Any]) -> SamplingChoice:
-    from dataclasses import fields
-
-    from chatapp.constraint import read_constraint
-    from models.engine import Sampling
-    from models.presets import SamplingChoice
-
-    names = {field.name for field in fields(Sampling)} & flags.keys()
-    given = {name: flags[name] for name in names if flags[name] is not None}
-    if grammar := read_constraint(flags["json_schema"], flags["grammar_file"]):
-        given["grammar"] = grammar
-    return SamplingChoice(flags["preset"], given)
 
 
 def _read_prompt(argument: str | None) -> tuple[str, int]:

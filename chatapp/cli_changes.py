@@ -174,14 +174,20 @@ def attach(group: click.Group, opened: OpenStore) -> None:
 
 
 def _add_change(group: click.Group, opened: OpenStore, name: str, doc: str, said: str, change: Change) -> None:
-    @group.command(name, help=doc)
-    @click.argument("session_id", metavar="ID")
+    @group.command(name, help=f"{doc} Several IDs may be given.")
+    @click.argument("session_ids", metavar="ID...", nargs=-1, required=True)
     @json_option
     @folder_options
     @click.pass_context
-    def command(context: click.Context, /, session_id: str, as_json: bool, **flags: Any) -> None:
+    def command(context: click.Context, /, session_ids: tuple[str, ...], as_json: bool, **flags: Any) -> None:
         with opened(context, flags) as store:
-            _change(store, session_id, said, change, as_json=as_json)
+            for key in found_ids(store, session_ids):
+                _change(store, key, said, change, as_json=as_json)
+
+
+def found_ids(store: Store, keys: Sequence[str]) -> list[str]:
+    """Return the ids that all these stand for, each once: one that is unknown stops a command before it begins."""
+    return list(dict.fromkeys(store.find(key).id for key in keys))
 
 
 def _change(store: Store, session_id: str, said: str, change: Change, *, as_json: bool) -> None:

@@ -15,10 +15,11 @@ def kv() -> None:
 
 
 @kv.command("status")
+@click.option("--all", "with_all", is_flag=True, help="List every conversation, not the largest only.")
 @json_option
 @folder_options
 @click.pass_context
-def show_kv(context: click.Context, /, as_json: bool, **flags: Any) -> None:
+def show_kv(context: click.Context, /, with_all: bool, as_json: bool, **flags: Any) -> None:
     """Show what is stored, of which models and conversations, and the limits."""
     from chatapp.kv import show_status
 
@@ -29,7 +30,7 @@ def show_kv(context: click.Context, /, as_json: bool, **flags: Any) -> None:
         with store_of(context, flags) as store:
             tips = store.kv_tips()
             titles = {session_id: store.session(session_id).title for session_id in tips}
-    show_status(settings, tips, titles, as_json=as_json)
+    show_status(settings, tips, titles, with_all=with_all, as_json=as_json)
 
 
 @kv.command("verify")

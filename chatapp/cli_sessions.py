@@ -14,9 +14,11 @@ import click
 
 from chatapp.cli_branches import attach as attach_branches
 from chatapp.cli_changes import attach as attach_changes
+from chatapp.cli_changes import found_ids
 from chatapp.cli_prompts import system
 from chatapp.cli_stats import cost
 from chatapp.cli_transfer import attach as attach_transfer
+from chatapp.cli_why import why
 from chatapp.options import agree, folder_options, json_option, settings_of, store_of
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ def opened(context: click.Context, flags: dict[str, Any]) -> Iterator[Store]:
     settings = settings_of(context, flags)
     with store_of(context, flags) as store:
         try:
-            if gone := expire(store, forget_kv(settings), time.time()):
+            if not store.db.is_read_only and (gone := expire(store, forget_kv(settings), time.time())):
                 Narrator().hint(f"{len(gone):,} conversation(s) left the trash for good after 30 days.")
         except (SessionError, EngineError, OSError) as error:
             # It is tried again with the next command; this one was asked for something else.
@@ -111,6 +113,8 @@ def search(
     narrator = Narrator()
     with opened(context, flags) as store:
         try:
+            if store.db.is_read_only and store.words.n_unindexed():
+                store.db.copy_to_memory()  # the index cannot be kept, so it is made for this once
             while n_left := store.words.n_unindexed():
                 narrator.line(f"indexing messages, {n_left:,} left")
                 store.words.catch_up()
@@ -136,25 +140,26 @@ def show(context: click.Context, /, session_id: str, with_reasoning: bool, as_js
 
 
 @sessions.command()
-@click.argument("session_id", metavar="ID")
+@click.argument("session_ids", metavar="ID...", nargs=-1, required=True)
 @click.option("--forever", is_flag=True, help="Delete text and KV files for good, at once.")
 @json_option
 @folder_options
 @click.pass_context
-def delete(context: click.Context, /, session_id: str, forever: bool, as_json: bool, **flags: Any) -> None:
-    """Move a conversation to the trash for 30 days, or delete it for good."""
+def delete(context: click.Context, /, session_ids: tuple[str, ...], forever: bool, as_json: bool, **flags: Any) -> None:
+    """Move conversations to the trash for 30 days, or delete them for good."""
     from chatapp import listing
     from chatapp.engines import forget_kv
     from sessions.purge import delete_forever
 
     with opened(context, flags) as store:
-        session = store.find(session_id)
-        if forever:
-            delete_forever(store, session.id, forget_kv(settings_of(context, flags)))
-            listing.print_deleted(session, as_json=as_json)
-        else:
-            session = store.set_trashed(session.id, trashed=True)
-            listing.print_change(session, "is in the trash", as_json=as_json)
+        for key in found_ids(store, session_ids):
+            if forever:
+                session = store.session(key)
+                delete_forever(store, key, forget_kv(settings_of(context, flags)))
+                listing.print_deleted(session, as_json=as_json)
+            else:
+                session = store.set_trashed(key, trashed=True)
+                listing.print_change(session, "is in the trash", as_json=as_json)
 
 
 @sessions.command("empty-trash")
@@ -179,5 +184,6 @@ def empty_trash(context: click.Context, /, yes: bool, as_json: bool, **flags: An
 attach_changes(sessions, opened)
 attach_branches(sessions, opened)
 sessions.add_command(cost)
+sessions.add_command(why)
 sessions.add_command(system)
 attach_transfer(sessions, folder_options, json_option, opened)

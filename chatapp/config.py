@@ -10,19 +10,38 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import platformdirs
 
-from chatapp.values import ENGINE, LORAS, MODEL, PATH, PRESETS_OF_MODELS, SIZE, SWITCH, Kind, choice, whole
+from chatapp.values import (
+    ENGINE,
+    KEYS,
+    LANGUAGE,
+    LORAS,
+    MODEL,
+    PATH,
+    PRESETS_OF_MODELS,
+    SIZE,
+    SWITCH,
+    THEME,
+    Kind,
+    choice,
+    whole,
+)
 from models.formats import known_formats
 from models.kvsettings import DEFAULT_KV, KvSettings
 
 if TYPE_CHECKING:
+    from chatapp.clipboard import Terminal
     from models.modelfiles import ModelFolders
+    from models.remote_profile import RemoteProfile
 
 FlashAttention = Literal["auto", "on", "off"]
 KvType = Literal["f16", "q8_0"]
 Reasoning = Literal["keep", "strip"]
 Policy = Literal["off", "ask", "strict"]
+Thoughts = Literal["mark", "show", "hide"]
 DEBUG = "CHATAPP_DEBUG"
 CONFIG = "CHATAPP_CONFIG"
+BROWSER_DRIVER = "chatapp.web.driver:Driver"
+"""What Textual is told to talk to, in place of a terminal, by the server of `chatapp web`."""
 
 
 class ConfigError(Exception):
@@ -38,7 +57,8 @@ class Settings:
     and tests (`fake:50` answers 50 tokens a second). `kv_type` is how KV is held in memory and on disk; `loras` are
     adapters with their strengths. `chat_format` names a known format for a model whose file has no chat template.
     `presets` are those of sampling, by the name of the model; `reasoning` is what becomes of it in new conversations,
-    `policy` what is done about drafts of another task.
+    `policy` what is done about drafts of another task. `theme` and `keys` (by command) are those of the window, which
+    checks them.
     """
 
     data_dir: Path
@@ -56,8 +76,20 @@ class Settings:
     presets: Mapping[str, str] = field(default_factory=dict)
     reasoning: Reasoning = "keep"
     policy: Policy = "ask"
+    theme: str = "auto"
+    keys: Mapping[str, str] = field(default_factory=dict)
+    language: str = "auto"
+    """Of the interface; auto: that of the locale."""
+    plain: bool | None = None
+    """Whether the program opens in plain mode; None: where there can be no window."""
+    thoughts: Thoughts = "mark"
+    """How plain mode tells the reasoning of answers."""
+    engines: Mapping[str, RemoteProfile] = field(default_factory=dict, repr=False)
+    """Servers by name: `engine` may be one of them, with `/MODEL` behind it to have another model there."""
     config_dir: Path = field(default=Path(), compare=False)
     """Where the settings file is, or would be; snippets are below it."""
+    config_file: Path = field(default=Path(), compare=False)
+    """That file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +130,16 @@ SETTINGS = (
     Setting("presets", "presets", "presets", PRESETS_OF_MODELS),
     Setting("reasoning", "reasoning", "reasoning", choice("keep", "strip")),
     Setting("policy", "policy", "policy", choice("off", "ask", "strict")),
+    Setting("theme", "theme", "theme", THEME),
+    Setting("keys", "keys", "keys", KEYS),
+    Setting("language", "language", "language", LANGUAGE),
+    Setting("plain", "plain", "plain", SWITCH),
+    Setting("thoughts", "thoughts", "thoughts", choice("mark", "show", "hide")),
     Setting("kv", "kv.enabled", "kv.enabled", SWITCH),
     Setting("kv_budget", "kv.budget", "kv.budget_bytes", SIZE),
     Setting("kv_free_floor", "kv.free_floor", "kv.free_floor_bytes", SIZE),
     Setting("kv_daily_limit", "kv.daily_limit", "kv.daily_bytes", SIZE),
-    Setting("engine", None, "engine", ENGINE),
+    Setting("engine", "engine", "engine", ENGINE),
 )
 """All settings."""
 
@@ -128,7 +165,9 @@ def load_settings(flags: Mapping[str, Any], environ: Mapping[str, str] | None = 
     kv = {target.removeprefix("kv."): given.pop(target) for target in list(given) if target.startswith("kv.")}
     given.setdefault("data_dir", platformdirs.user_data_path("chatapp", False))
     given.setdefault("cache_dir", platformdirs.user_cache_path("chatapp", False))
-    settings = Settings(kv=KvSettings(**kv), config_dir=path.parent, **given)
+    engines = _engines(file.get("engines"), path, environ)
+    settings = Settings(kv=KvSettings(**kv), config_dir=path.parent, config_file=path, engines=engines, **given)
+    _check_engine(settings)
     if settings.kv_type != "f16" and settings.flash_attention == "off":
         raise ConfigError(
             f"KV of type {settings.kv_type} needs flash attention: "
@@ -184,6 +223,37 @@ def editor_command(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
         return tuple(shlex.split(named, posix=os.name != "nt"))
     except ValueError:  # a quotation mark without its other half
         return (named,)
+
+
+def terminal(environ: Mapping[str, str] | None = None) -> Terminal:
+    """Return what the environment tells of the terminal."""
+    import sys
+
+    from chatapp.clipboard import Terminal
+
+    return Terminal.read(os.environ if environ is None else environ, sys.platform)
+
+
+def language(settings: Settings, environ: Mapping[str, str] | None = None) -> str:
+    """Return the language of the interface, as gettext names it: `ko`, `pt_BR`."""
+    if settings.language != "auto":
+        return settings.language
+    environ = os.environ if environ is None else environ
+    locale = next((environ[name] for name in ("LC_ALL", "LC_MESSAGES", "LANG") if environ.get(name)), "C")
+    if locale.split(".")[0] in ("C", "POSIX"):
+        return "en"
+    return (environ.get("LANGUAGE") or locale).split(":")[0].split(".")[0].split("@")[0]
+
+
+def wants_colour(environ: Mapping[str, str] | None = None) -> bool:
+    """False when the user, or the terminal, wants text without colours."""
+    environ = os.environ if environ is None else environ
+    return not environ.get("NO_COLOR") and environ.get("TERM", "dumb") != "dumb"
+
+
+def is_in_browser(environ: Mapping[str, str] | None = None) -> bool:
+    """True when the chat window's pictures and keys go through the server of `chatapp web`."""
+    return (os.environ if environ is None else environ).get("TEXTUAL_DRIVER") == BROWSER_DRIVER
 
 
 def is_debug() -> bool:
@@ -249,9 +319,33 @@ def _values(path: Path, text: str) -> dict[str, Any]:
         raise ConfigError(f"kv in {path} must be a table: write [kv] and below it enabled = true or the like.")
     values = tree | {f"kv.{name}": value for name, value in kv.items()}
     for key in values:
-        if key not in _KEYS:
+        if key not in (*_KEYS, "engines"):
             raise ConfigError(f"{path} has the unknown key {key!r}: {_way_out(key)}.")
     return values
+
+
+def _engines(tables: Any, path: Path, environ: Mapping[str, str]) -> dict[str, RemoteProfile]:
+    if tables is None:
+        return {}
+    from chatapp import profiles
+
+    if not isinstance(tables, dict):
+        raise ConfigError(f"engines in {path} must be tables: write [engines.NAME] and below it base_url = ...")
+    found = {}
+    for name, table in tables.items():
+        try:
+            found[name] = profiles.parse(name, table, environ, path.parent)
+        except profiles.ProfileError as error:
+            raise ConfigError(f"engines.{name} in {path} {error}.") from error
+    return found
+
+
+def _check_engine(settings: Settings) -> None:
+    """Raise `ConfigError` for an engine that there is not."""
+    name = settings.engine.partition("/")[0]
+    if name != "llama" and not name.startswith("fake") and name not in settings.engines:
+        known = ", ".join(("llama", *settings.engines))
+        raise ConfigError(f"There is no engine {name!r}: the engines are {known}; `chatapp engines add` adds a server.")
 
 
 def _way_out(key: str) -> str:

@@ -11,18 +11,20 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 from chatapp.safe import clean
+from chatapp.texts import tr, tr_later
 from models.engine import Phase, Progress
 
 INTERRUPTED = 130
 """Exit code after Ctrl+C, as shells have it."""
 
 PHASES: dict[Phase, str] = {
-    "load": "loading the model",
-    "tune": "measuring the fastest settings",
-    "check": "checking that saved KV comes back",
-    "restore": "restoring the conversation",
-    "prefill": "reading the prompt",
-    "decode": "answering",
+    "load": tr_later("loading the model"),
+    "wait": tr_later("waiting for the server"),
+    "tune": tr_later("measuring the fastest settings"),
+    "check": tr_later("checking that saved KV comes back"),
+    "restore": tr_later("restoring the conversation"),
+    "prefill": tr_later("reading the prompt"),
+    "decode": tr_later("answering"),
 }
 
 
@@ -40,12 +42,14 @@ def print_json(value: object) -> None:
 
 def replaced_notice(n: int) -> str:
     """What to say about characters of the input that could not be kept."""
-    return f"{n:,} damaged character(s) in the input were replaced."
+    return tr("{n} damaged character(s) in the input were replaced.").format(n=f"{n:,}")
 
 
 def lost_notice(n: int) -> str:
     """What to say about characters that the model does not get to see."""
-    return f"{n:,} character(s) cannot be written in this model's vocabulary: the model does not see them."
+    return tr("{n} character(s) cannot be written in this model's vocabulary: the model does not see them.").format(
+        n=f"{n:,}"
+    )
 
 
 class Narrator:

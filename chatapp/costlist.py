@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from chatapp.listing import table
+from chatapp.listing import role_name, table
+from chatapp.misstexts import reason_text
 from chatapp.safe import clean_line
 from chatapp.statlist import bytes_, count, seconds, share
+from chatapp.texts import tr
 from sessions.conversation import Message, Session
 from sessions.costs import Cost
 
@@ -26,7 +28,8 @@ def cost_object(session: Session, cost: Cost) -> dict[str, Any]:
 def cost_text(session: Session, cost: Cost, messages: Mapping[int, Message]) -> Iterator[str]:
     """Yield the view as text: the whole, by role, the largest messages, the last turns, and what to do."""
     model = f", {clean_line(session.model.name, 60)}" if session.model else ""
-    yield f"{clean_line(session.title, 80) or '(empty)'}\n{session.id}{model}\n\n"
+    title = clean_line(session.title, 80) or tr("(empty)")
+    yield f"{title}\n{session.id}{model}\n\n"
     yield table(_whole(cost))
     if cost.roles:
         yield "\n"
@@ -44,41 +47,48 @@ def heavy_sentence(session: Session, cost: Cost) -> str | None:
     """What to say of an old message that holds much of the conversation."""
     if cost.heavy is None:
         return None
-    held = f"holds {share(cost.heavy.share)} of the tokens"
+    held = share(cost.heavy.share)
     if cost.heavy.question_id is None:
-        return f"The system prompt {held}: a shorter one makes each answer cheaper."
+        text = tr("The system prompt holds {share} of the tokens: a shorter one makes each answer cheaper.")
+        return text.format(share=held)
     fork = f"chatapp sessions fork {session.id} --without {cost.heavy.question_id}"
-    return f"Message {cost.heavy.message_id} {held}: `{fork}` goes on without its turn."
+    text = tr("Message {id} holds {share} of the tokens: `{command}` goes on without its turn.")
+    return text.format(id=cost.heavy.message_id, share=held, command=fork)
 
 
 def _whole(cost: Cost) -> list[list[str]]:
-    of_context = f", {share(cost.context_share)} of a context of {cost.n_ctx:,}" if cost.n_ctx else ""
+    n_tokens = _about(cost.n_tokens, is_estimate=cost.is_estimate)
+    if cost.n_ctx:
+        of_context = tr("{n}, {share} of a context of {n_ctx}")
+        n_tokens = of_context.format(n=n_tokens, share=share(cost.context_share), n_ctx=f"{cost.n_ctx:,}")
+    back = tr("prefill {prefill}, restore {restore}")
     rows = [
-        ["tokens", f"{_about(cost.n_tokens, is_estimate=cost.is_estimate)}{of_context}"],
+        [tr("tokens"), n_tokens],
         ["KV", bytes_(cost.kv_bytes)],
-        ["coming back", f"prefill {seconds(cost.rebuild_s)}, restore {seconds(cost.restore_s)}"],
+        [tr("coming back"), back.format(prefill=seconds(cost.rebuild_s), restore=seconds(cost.restore_s))],
     ]
     if cost.on_task_share is not None:
-        rows.append(["on the task", share(cost.on_task_share)])
+        rows.append([tr("on the task"), share(cost.on_task_share)])
     return rows
 
 
 def _by_role(cost: Cost) -> list[list[str]]:
-    rows = [["role", ">messages", ">tokens", ">share", ">KV"]]
+    rows = [[tr("role"), *(f">{name}" for name in (tr("messages"), tr("tokens"), tr("share"), "KV"))]]
     for role in cost.roles:
         values = (f"{role.n_messages:,}", count(role.n_tokens), share(role.share), bytes_(role.kv_bytes))
-        rows.append([role.role, *(f">{value}" for value in values)])
+        rows.append([role_name(role.role), *(f">{value}" for value in values)])
     return rows
 
 
 def _largest(cost: Cost, messages: Mapping[int, Message]) -> list[list[str]]:
-    rows = [[">message", "role", ">tokens", ">share", ">KV", "text"]]
+    numbers = [f">{name}" for name in (tr("tokens"), tr("share"), "KV")]
+    rows = [[">" + tr("message"), tr("role"), *numbers, tr("text")]]
     for message in cost.largest(LARGEST):
         text = clean_line(messages[message.message_id].text, 48)
         rows.append(
             [
                 f">{message.message_id}",
-                message.role,
+                role_name(message.role),
                 f">{_about(message.n_tokens, is_estimate=message.is_estimate)}",
                 f">{share(message.share)}",
                 f">{bytes_(message.kv_bytes)}",
@@ -89,7 +99,8 @@ def _largest(cost: Cost, messages: Mapping[int, Message]) -> list[list[str]]:
 
 
 def _last_turns(cost: Cost) -> list[list[str]]:
-    rows = [[">answer", ">prompt", ">resident", ">restored", ">prefilled", ">reused", "not from disk"]]
+    origins = (tr("resident"), tr("restored"), tr("prefilled"), tr("reused"))
+    rows = [[*(f">{name}" for name in (tr("answer"), tr("prompt"), *origins)), tr("not from disk")]]
     for turn in cost.last_turns:
         parts = (turn.prompt_tokens, turn.resident_tokens, turn.restored_tokens, turn.prefilled_tokens)
         rows.append(
@@ -97,11 +108,11 @@ def _last_turns(cost: Cost) -> list[list[str]]:
                 f">{turn.message_id}",
                 *(f">{count(part)}" for part in parts),
                 f">{share(turn.reuse_share)}",
-                clean_line(turn.miss_reason or "", 60),
+                clean_line(reason_text(turn.miss_reason or ""), 60),
             ]
         )
     return rows
 
 
 def _about(n_tokens: int, *, is_estimate: bool) -> str:
-    return f"about {n_tokens:,}" if is_estimate else f"{n_tokens:,}"
+    return tr("about {n}").format(n=f"{n_tokens:,}") if is_estimate else f"{n_tokens:,}"

@@ -22,10 +22,15 @@ from models.kvverify import VerifyReport, verify
 
 SHORT = 12
 """Characters of a fingerprint that are shown."""
+LARGEST = 10
+"""Conversations that `kv status` lists unless all are wanted."""
 
 
-def show_status(settings: Settings, tips: Tips, titles: Mapping[str, str], *, as_json: bool) -> None:
-    """Print what is stored; `tips` and `titles` are those of the conversations."""
+def show_status(settings: Settings, tips: Tips, titles: Mapping[str, str], *, with_all: bool, as_json: bool) -> None:
+    """Print what is stored; `tips` and `titles` are those of the conversations.
+
+    Without `with_all`, people see the largest conversations only; JSON has all.
+    """
     with _reporting(settings):
         found = status(_root(settings), clock=time.time, settings=settings.kv, tips=tips)
     if as_json:
@@ -44,8 +49,12 @@ def show_status(settings: Settings, tips: Tips, titles: Mapping[str, str], *, as
     if models:
         print_text("\nModels\n" + table([_model_row(model) for model in models]))
     sessions = [session for session in found.sessions if session.n_bytes]
-    if sessions:
-        print_text("\nConversations\n" + table([_session_row(session, titles) for session in sessions]))
+    if not sessions:
+        return
+    largest = sessions if with_all else sorted(sessions, key=lambda one: -one.n_bytes)[:LARGEST]
+    print_text("\nConversations\n" + table([_session_row(one, titles) for one in largest]))
+    if len(largest) < len(sessions):
+        Narrator().hint(f"These are the {len(largest)} largest: `chatapp kv status --all` lists all {len(sessions):,}.")
 
 
 def check(settings: Settings, *, repair: bool, as_json: bool) -> bool:

@@ -32,6 +32,12 @@ STATS_KEYS = (
     "seed",
     "reasoning_tokens",
     "stripped_tokens",
+    "queue_s",
+    "waited_s",
+    "model_load_s",
+    "first_decode_s",
+    "tpot_floor_s",
+    "cpu_share",
 )
 
 

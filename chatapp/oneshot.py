@@ -13,7 +13,7 @@ import click
 
 from chatapp.config import Settings
 from chatapp.console import INTERRUPTED, Narrator, interrupts, lost_notice, print_json, print_text
-from chatapp.engines import forget_kv, kv_gives_way, make_engine, make_shelf, make_switch, model_path
+from chatapp.engines import forget_kv, is_remote, kv_gives_way, make_engine, make_shelf, make_switch, model_path
 from chatapp.objects import answer_object
 from models.catalog import check_gguf
 from models.encoder import Encoder
@@ -31,6 +31,8 @@ from sessions.store import Store
 from sessions.turn import STATUS_OF, ask, checked, close_events
 
 Verb = Literal["send", "regenerate", "continue"]
+_CONTEXT_STEP = 256
+"""llama.cpp rounds a context up to a multiple of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ async def run(settings: Settings, question: Question) -> int:
         if session:
             Conversations(store).writable(session.id)
         if session and session.model and question.names_model:
-            _check_model(settings, session.model, session.id)
+            check_model(settings, session.model, session.id)
         if question.verb == "send":
             checked(question.text)
         engine = make_switch(settings)
@@ -90,6 +92,8 @@ async def run(settings: Settings, question: Question) -> int:
             usual = await load(settings, engine, Narrator(), manager.load(session.id if session else None))
             verdict = await judged if judged else None
             sampling = question.sampling.over(own.over(usual) if own else usual)
+            if session and question.edits is not None:
+                await _check_room(manager, session.id, question)
             session = session or manager.new(system=question.system)
             events = _events(manager, session.id, question, sampling, verdict)
             return await _print(events, manager.stop, question, sampling, session.id, engine)
@@ -142,12 +146,38 @@ async def _judge(manager: SessionManager, session: Session, question: Question) 
     return verdict
 
 
-def _check_model(settings: Settings, model: ModelRef, session_id: str) -> None:
+async def _check_room(manager: SessionManager, session_id: str, question: Question) -> None:
+    """Raise `ClickException` for an edit that the context cannot hold, before the shown branch is another one.
+
+    What is near the limit is left to the engine, which knows it to the token.
+    """
+    n_tokens = await manager.count(question.text)
+    room = manager.room(session_id, n_tokens or 0, edits=question.edits)
+    if n_tokens is None or room is None or room.n_kept + n_tokens <= room.n_ctx:
+        return
+    larger = f"a larger context (`--ctx {room.n_ctx_max}`), " if room.n_ctx_max > room.n_ctx else ""
+    fork = (
+        f"a fork without some turns (`chatapp sessions fork {session_id} --without MESSAGE`), " if room.n_kept else ""
+    )
+    raise click.ClickException(
+        f"The edited message and what comes before it need {room.n_kept + n_tokens:,} tokens, and the context holds "
+        f"{room.n_ctx:,}; nothing was changed. Ways out: {larger}{fork}or a shorter text."
+    )
+
+
+def check_model(settings: Settings, model: ModelRef, session_id: str) -> None:
     """Raise `ClickException` if a model was named that is not the conversation's own, whatever the file is called."""
+    from chatapp.shelf import is_model, is_place_of
+
+    if is_remote(settings) or model.path.startswith("engine:"):
+        if not is_place_of(settings, model):
+            raise click.ClickException(
+                f"This conversation belongs to {model.name}: leave --engine and --model out, or let another go on "
+                f"with it: `chatapp sessions model {session_id} MODEL` (engine:NAME for a server)."
+            )
+        return
     if settings.engine.startswith("fake"):
         return
-    from chatapp.shelf import is_model
-
     path = model_path(settings)
     check_gguf(path)
     if not is_model(path, model, settings.cache_dir):
@@ -182,6 +212,11 @@ async def load(
     finally:
         await close_events(events)
         narrator.clear()
+    if engine.info and settings.n_ctx and settings.n_ctx < engine.info.n_ctx < settings.n_ctx + _CONTEXT_STEP:
+        narrator.notice(
+            f"The context has {engine.info.n_ctx:,} tokens, not {settings.n_ctx:,}: "
+            f"it grows in steps of {_CONTEXT_STEP}."
+        )
     return recommended(engine.info, settings.presets) if engine.info else Sampling()
 
 

@@ -13,6 +13,7 @@ import click
 from chatapp.config import ConfigError, Settings, load_settings
 
 if TYPE_CHECKING:
+    from models.presets import SamplingChoice
     from sessions.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -31,7 +32,7 @@ folder_options = _several(
     click.option("--data-dir", type=click.Path(path_type=Path), help="Folder of the conversations."),
     click.option("--cache-dir", type=click.Path(path_type=Path), help="Folder of what can be computed again."),
     click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Settings in TOML."),
-    click.option("--engine", hidden=True),
+    click.option("--engine", metavar="NAME", help="llama (this machine), or a server from the settings file."),
 )
 engine_options = _several(
     click.option("--model", metavar="MODEL", help="GGUF file, or a name `models list` shows."),
@@ -75,13 +76,32 @@ def settings_of(context: click.Context, flags: dict[str, Any]) -> Settings:
         raise click.UsageError(str(error)) from error
 
 
+def sampling_of(flags: dict[str, Any]) -> SamplingChoice:
+    """Return what the sampling options of a command ask for. Raises `UsageError`."""
+    from dataclasses import fields
+
+    from chatapp.constraint import read_constraint
+    from models.engine import Sampling
+    from models.presets import SamplingChoice
+
+    names = {field.name for field in fields(Sampling)} & flags.keys()
+    given = {name: flags[name] for name in names if flags[name] is not None}
+    if grammar := read_constraint(flags["json_schema"], flags["grammar_file"]):
+        given["grammar"] = grammar
+    return SamplingChoice(flags["preset"], given)
+
+
 def store_of(context: click.Context, flags: dict[str, Any]) -> closing[Store]:
-    """Open the store of a command; answers that were broken off are stored first."""
+    """Open the store of a command; answers that were broken off are stored first.
+
+    A folder that cannot be written is opened for reading: what would change something is refused in a sentence.
+    """
     from sessions.journal import recover
     from sessions.store import Store
 
-    store = Store(settings_of(context, flags).data_dir)
-    recover(store)
+    store = Store(settings_of(context, flags).data_dir, may_only_read=True)
+    if not store.db.is_read_only:
+        recover(store)
     return closing(store)
 
 

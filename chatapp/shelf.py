@@ -16,6 +16,7 @@ from models.kvbudget import size
 from models.modelfacts import FactsCache
 from models.modelfiles import entry_at, name_of
 from models.ownmodels import usable
+from models.remote_profile import identity, place_of, read_place
 from sessions.conversation import ModelRef
 
 
@@ -56,8 +57,41 @@ def find(settings: Settings, model: ModelRef) -> Path | None:
     return None
 
 
+def find_place(settings: Settings, model: ModelRef) -> Path | None:
+    """Return the place of a model at a server of the settings; None for other models, and for other servers."""
+    place = read_place(Path(model.path)) if model.path else None
+    if place and place[0] in settings.engines and model.weights == identity(place[0], place[1] or ""):
+        return Path(model.path)
+    for profile in settings.engines.values():
+        if profile.model and model.weights == identity(profile.name, profile.model):
+            return place_of(profile.name, profile.model)
+    return None
+
+
+def is_place_of(settings: Settings, model: ModelRef) -> bool:
+    """True if the settings' engine is the server that a model runs at, and has that model."""
+    name, _, wanted = settings.engine.partition("/")
+    place = read_place(Path(model.path)) if model.path else None
+    own = settings.engines[name].model if name in settings.engines else None
+    return place is not None and place[0] == name and (wanted or own) in (None, place[1])
+
+
+def _place_in(settings: Settings, wanted: Path) -> Path | None:
+    """Return the place that `engine:NAME` or `engine:NAME/MODEL` means, None for a file. Raises `ModelError`."""
+    place = read_place(wanted)
+    if place is None:
+        return None
+    profile = settings.engines.get(place[0])
+    if profile is None:
+        known = ", ".join(settings.engines) or "none"
+        raise ModelError(f"There is no server {place[0]!r} in the settings; there are: {known}.")
+    return place_of(profile.name, place[1] or profile.model or "")
+
+
 def wanted_path(settings: Settings, wanted: Path) -> Path:
-    """Return the file of a model that is named by its path or its name. Raises `ModelError`."""
+    """Return the file of a model that is named by its path or its name, or a place. Raises `ModelError`."""
+    if (place := _place_in(settings, wanted)) is not None:
+        return place
     path = wanted.expanduser()
     if path.is_file():
         return path.resolve()
@@ -69,6 +103,11 @@ def ref_of(settings: Settings, path: Path, progress: Callable[[int, int], None])
 
     `progress` receives (bytes done, bytes total): the file is read once. Raises `ModelError` if it cannot be used.
     """
+    if (place := read_place(path)) is not None:
+        name, at_server = place
+        if at_server is None:
+            raise ModelError(f"Name the model there too, as in engine:{name}/MODEL.")
+        return ModelRef(identity(name, at_server), f"{at_server} at {name}", path.as_posix(), 0)
     cache = FactsCache(settings.cache_dir)
     model = usable(entry_at(path), cache)
     cache.save()

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
 from chatapp.csvtext import Cell, csv_lines
 from chatapp.listing import table
+from chatapp.misstexts import reason_text
+from chatapp.objects import STATS_KEYS
 from chatapp.safe import clean_line
-from models.engine import TurnStats
+from chatapp.texts import tr
 from models.kvbudget import size
 from sessions.measured import MeasuredTurn
 from sessions.statistics import Figures, Group, Key, Percentiles, Statistics
 
-TURN_KEYS = ("session", "message", "at", "model", *(field.name for field in fields(TurnStats)))
+TURN_KEYS = ("session", "message", "at", "model", *STATS_KEYS)
 """The keys of a turn, in JSON and CSV."""
 
 FIGURE_KEYS = (
@@ -101,7 +102,7 @@ def turns_csv(turns: Iterable[MeasuredTurn]) -> Iterator[str]:
 def statistics_text(found: Statistics, by: Collection[Key]) -> Iterator[str]:
     """Yield the figures as text: a table of the groups, and all turns together."""
     if not found.total.n_turns:
-        yield "No turn was measured.\n"
+        yield tr("No turn was measured.") + "\n"
         return
     if by:
         yield table([_head(by), *(_row(group, by, found.groups) for group in found.groups)])
@@ -129,19 +130,19 @@ def _turn_cells(turn: MeasuredTurn) -> list[Cell]:
 
 
 def _head(by: Collection[Key]) -> list[str]:
-    names = [*(["day"] if "day" in by else []), *(["model"] if "model" in by else [])]
-    return [
-        *names,
-        ">turns",
-        ">TTFT p50",
-        ">p95",
-        ">tokens/s p50",
-        ">p95",
-        ">reused",
-        ">prefill",
-        ">output",
-        ">KV written",
-    ]
+    names = [*([tr("day")] if "day" in by else []), *([tr("model")] if "model" in by else [])]
+    figures = (
+        tr("turns"),
+        tr("first text after"),
+        tr("19 of 20"),
+        tr("tokens/s"),
+        tr("19 of 20"),
+        tr("reused"),
+        tr("reading took"),
+        tr("tokens written"),
+        tr("saved to disk"),
+    )
+    return [*names, *(f">{figure}" for figure in figures)]
 
 
 def _row(group: Group, by: Collection[Key], groups: Sequence[Group]) -> list[str]:
@@ -168,31 +169,35 @@ def _row(group: Group, by: Collection[Key], groups: Sequence[Group]) -> list[str
 
 def _model_name(group: Group, groups: Sequence[Group]) -> str:
     """The name, with the beginning of its hash where another model has the same."""
-    name = clean_line(group.model or "(unknown)", 40).removeprefix(">")
+    name = clean_line(group.model or tr("(unknown)"), 40).removeprefix(">")
     is_shared = len({other.weights for other in groups if other.model == group.model}) > 1
     return f"{name} {(group.weights or '?')[:8]}" if is_shared else name
 
 
 def _overview(figures: Figures) -> list[list[str]]:
     ttft, tpot, speed = figures.ttft_s, figures.tpot_s, figures.tokens_per_s
+    within, reach = (
+        tr("{usual} as a rule, 19 of 20 turns within {most}"),
+        tr("{usual} as a rule, 19 of 20 turns reach {least}"),
+    )
     rows = [
-        ["turns", f"{figures.n_turns:,}"],
-        ["TTFT", f"p50 {seconds(_p50(ttft))}, p95 {seconds(_p95(ttft))}"],
-        ["TPOT", f"p50 {seconds(_p50(tpot))}, p95 {seconds(_p95(tpot))}"],
-        ["tokens/s", f"p50 {number(_p50(speed))}, p95 {number(_p95(speed))}"],
-        ["prompt tokens", count(figures.prompt_tokens)],
-        ["  resident", share(figures.resident_share)],
-        ["  restored", share(figures.restored_share)],
-        ["  prefilled", share(figures.prefilled_share)],
-        ["reused", share(figures.reuse_share)],
-        ["restoring took", seconds(figures.restore_s)],
-        ["prefilling took", seconds(figures.prefill_s)],
-        ["output tokens", count(figures.output_tokens)],
-        ["KV written", bytes_(figures.kv_bytes_written)],
+        [tr("turns"), f"{figures.n_turns:,}"],
+        [tr("first text after"), within.format(usual=seconds(_p50(ttft)), most=seconds(_p95(ttft)))],
+        [tr("each token takes"), within.format(usual=seconds(_p50(tpot)), most=seconds(_p95(tpot)))],
+        [tr("tokens/s"), reach.format(usual=number(_p50(speed)), least=number(_p95(speed)))],
+        [tr("tokens of prompts"), count(figures.prompt_tokens)],
+        ["  " + tr("still in memory"), share(figures.resident_share)],
+        ["  " + tr("taken from disk"), share(figures.restored_share)],
+        ["  " + tr("read by the model"), share(figures.prefilled_share)],
+        [tr("reused"), share(figures.reuse_share)],
+        [tr("taking from disk took"), seconds(figures.restore_s)],
+        [tr("reading took"), seconds(figures.prefill_s)],
+        [tr("tokens of answers"), count(figures.output_tokens)],
+        [tr("saved to disk"), bytes_(figures.kv_bytes_written)],
     ]
-    label = "not from disk"
+    label = tr("not from disk")
     for reason, n in figures.miss_reasons:
-        rows.append([label, f"{n:,} × {clean_line(reason, 100)}"])
+        rows.append([label, f"{n:,} × {clean_line(reason_text(reason), 100)}"])
         label = ""
     return rows
 
@@ -210,8 +215,8 @@ def seconds(value: float | None) -> str:
     if value is None:
         return "-"
     if value < 0.1:
-        return f"{value * 1000:.1f} ms"
-    return f"{value:.2f} s" if value < 10 else f"{value:,.0f} s"
+        return tr("{n} ms").format(n=f"{value * 1000:.1f}")
+    return tr("{n} s").format(n=f"{value:.2f}" if value < 10 else f"{value:,.0f}")
 
 
 def number(value: float | None) -> str:

@@ -81,7 +81,7 @@ def _size(value: str | int, _base: Path) -> int:
 
 
 def _engine(value: str, _base: Path) -> str:
-    if value not in ("llama", "fake") and not re.fullmatch(r"fake:[1-9][0-9]*", value):
+    if not re.fullmatch(r"llama|fake(:[1-9][0-9]*)?|(?!llama|fake)[a-z0-9][a-z0-9._-]*(/\S+)?", value):
         raise ValueError
     return value
 
@@ -121,6 +121,34 @@ def _presets(value: Any, _base: Path) -> dict[str, str]:
     return presets
 
 
+def _language(value: str, _base: Path) -> str:
+    if not re.fullmatch(r"auto|[a-z]{2,3}(_[A-Z]{2})?", value):
+        raise ValueError
+    return value
+
+
+def _theme(value: str, _base: Path) -> str:
+    if not value.strip():
+        raise ValueError
+    return value.strip()
+
+
+def _keys(value: Any, _base: Path) -> dict[str, str]:
+    """Keys by command, from a table (dots in names make tables in it) or `COMMAND=KEY`, several with blanks between."""
+    if isinstance(value, str):
+        pairs = [item.partition("=") for item in value.split()]
+        if not all(name and sign for name, sign, _ in pairs):
+            raise ValueError
+        return {name: keys for name, _, keys in pairs}
+    found: dict[str, str] = {}
+    for name, keys in value.items():
+        if isinstance(keys, dict):
+            found |= {f"{name}.{inner}": text for inner, text in _keys(keys, _base).items()}
+        else:
+            found[str(name)] = ",".join(map(str, keys)) if isinstance(keys, list) else str(keys)
+    return found
+
+
 def _is_number(text: str) -> bool:
     try:
         float(text)
@@ -133,8 +161,11 @@ PATH = Kind("a path", (str,), _path)
 MODEL = Kind("a path or the name of a model", (str,), _model)
 SWITCH = Kind("true or false (or on, off, yes, no, 1, 0)", (bool, str, int), _switch)
 SIZE = Kind('a size such as "20GiB", "500 MB" or 0', (str, int), _size)
-ENGINE = Kind("llama (fake or fake:N in demonstrations)", (), _engine)
+ENGINE = Kind("llama or the name of a server (fake or fake:N in demonstrations)", (str,), _engine)
 PRESETS_OF_MODELS = Kind(
     f"presets by the name of the model, each {', '.join(PRESETS)} (in a file: a table)", (dict,), _presets
 )
+THEME = Kind('"auto" or the name of a theme', (str,), _theme)
+KEYS = Kind("keys by command, such as search=ctrl+k (in a file: a table)", (dict,), _keys)
+LANGUAGE = Kind('"auto" or a language such as en, ko or pt_BR', (str,), _language)
 LORAS = Kind("adapters, each as PATH or PATH=SCALE (in a file: a list of them)", (list,), _loras)

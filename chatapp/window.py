@@ -6,13 +6,18 @@ import asyncio
 from contextlib import closing
 from pathlib import Path
 
-from chatapp.config import Settings, editor_command
+from click.exceptions import Exit
+
+from chatapp.config import Settings, editor_command, language, terminal
 from chatapp.engines import forget_kv, kv_gives_way, make_shelf, make_switch
+from chatapp.modellist import keep_as_usual, models_here
 from chatapp.pricing import Pricing
+from chatapp.texts import use
 from chatapp.tui.app import ChatApp
 from chatapp.tui.composer import Count
 from chatapp.tui.desk import Tools
-from chatapp.tui.modelchoice import ModelChoice
+from chatapp.tui.pasting import read_pastes_in_pieces
+from chatapp.tui.surroundings import Surroundings
 from models.encoder import Encoder
 from models.engine import ModelInfo
 from models.presets import recommended
@@ -23,6 +28,7 @@ from sessions.store import Store
 
 def open_window(settings: Settings, session_id: str | None) -> None:
     """Run the window until the user leaves. Raises our errors when it cannot even open."""
+    use(language(settings))
     with closing(Store(settings.data_dir, make_room=kv_gives_way(settings))) as store:
         recover(store)
         session = store.find(session_id) if session_id else None
@@ -48,11 +54,16 @@ async def _run(settings: Settings, store: Store, session_id: str | None) -> None
             session_id=session_id,
             make_counter=lambda info: _counter(info, settings),
             models=None if settings.engine.startswith("fake") else lambda: models_here(settings),
+            remember=lambda choice: keep_as_usual(settings, choice),
             prices=pricing,
             recommend=lambda info: recommended(info, settings.presets),
             tools=Tools(editor_command(), settings.config_dir / "snippets", Path.cwd()),
+            surroundings=Surroundings(settings.keys, settings.theme, terminal(), settings.data_dir / "window"),
         )
+        read_pastes_in_pieces()
         await window.run_async()
+        if window.return_code:  # it broke off, and said why
+            raise Exit(window.return_code)
     finally:
         pricing.close()
         await encoder.close()
@@ -65,31 +76,3 @@ def _counter(info: ModelInfo, settings: Settings) -> Count | None:
 
     counter = counter_for(Path(info.path), settings.cache_dir) if info.path else None
     return counter.count if counter else None
-
-
-def models_here(settings: Settings) -> list[ModelChoice]:
-    """Return the models on this machine that can be used; reads their headers."""
-    from chatapp.config import model_folders
-    from models.catalog import describe, entries
-    from models.fit import available_memory, fit
-    from models.kvbudget import size
-    from models.modelfacts import FactsCache
-
-    available = available_memory()
-    choices = []
-    for model in describe(entries(model_folders(settings)), FactsCache(settings.cache_dir)):
-        facts = model.facts
-        if facts is None or model.problem:
-            continue
-        found = fit(
-            weights_bytes=facts.size_bytes,
-            kv_elements=facts.kv_elements,
-            n_ctx_train=facts.n_ctx_train,
-            kv_type=settings.kv_type,
-            n_ctx=settings.n_ctx,
-            available_bytes=available,
-        )
-        told = (facts.architecture, facts.quantization, size(facts.size_bytes), model.entry.source)
-        detail = " · ".join(part for part in told if part)
-        choices.append(ModelChoice(model.entry.name, model.entry.path, detail, found.verdict != "too large"))
-    return choices

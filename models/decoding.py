@@ -41,13 +41,19 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """An answer's body, its text as `Finished` has it. `n_output` counts what was sampled, its end included."""
+    """An answer's body, its text as `Finished` has it. `n_output` counts what was sampled, its end included.
+
+    `text_at` is when its first text was told (monotonic s), None if there is none. `cpu_share` is how much of the
+    processor time that all threads asked for they got, from 0 to 1.
+    """
 
     reason: FinishReason
     text: str
     ids: tuple[int, ...]
     n_output: int
     tpot_s: float | None
+    text_at: float | None
+    cpu_share: float | None
 
 
 class Decoding:
@@ -60,6 +66,8 @@ class Decoding:
         self._emit = emit
         self._ids: list[int] = []
         self._n_announced = 0
+        self._text_at: float | None = None
+        self._wall_s = self._cpu_s = 0.0
 
     def run(
         self,
@@ -97,12 +105,26 @@ class Decoding:
                 break
             if last_at - announced_at >= _PIECE_INTERVAL_S and self._announce(decoder):
                 announced_at = last_at
-            if context.is_cancelled or (len(ids) < limit and not context.decode(token)):
+            if context.is_cancelled or (len(ids) < limit and not self._decode(token)):
                 reason = "cancelled"
                 break
         n_output = len(ids) - len(start) + (reason == "end" and not decoder.is_stopped)
         text = self._settle(decoder)
-        return Decoded(reason, text, tuple(self._ids), n_output, tpot(first_at, last_at, n_output))
+        each_s = tpot(first_at, last_at, n_output)
+        return Decoded(reason, text, tuple(self._ids), n_output, each_s, self._text_at, self._cpu_share)
+
+    def _decode(self, token: int) -> bool:
+        begun, cpu_begun = time.monotonic(), time.process_time()
+        is_done = self._context.decode(token)
+        self._wall_s += time.monotonic() - begun
+        self._cpu_s += time.process_time() - cpu_begun
+        return is_done
+
+    @property
+    def _cpu_share(self) -> float | None:
+        """Threads that wait for each other spin: what is missing was given to other programs."""
+        wanted_s = self._wall_s * self._context.settings.threads
+        return min(1.0, self._cpu_s / wanted_s) if wanted_s else None
 
     def _announce(self, decoder: Decoder) -> bool:
         """Tell what is settled; False if that is no token yet."""
@@ -114,6 +136,8 @@ class Decoding:
     def _tell(self, text: str, end: int) -> None:
         self._emit(Piece(text, tuple(self._ids[self._n_announced : end])))
         self._n_announced = end
+        if text and self._text_at is None:
+            self._text_at = time.monotonic()
 
     def _settle(self, decoder: Decoder) -> str:
         """Make text and ids final and tell what was not told yet; returns the whole text."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -104,6 +105,8 @@ def serve() -> None:
     """Answer questions from stdin on stdout until it is closed."""
     from models import similarity
 
+    # Ctrl+C in the terminal is for the front end, which ends this process by closing stdin.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     judge: similarity.Similarity | None = None
     for line in sys.stdin.buffer:
         reply: dict[str, Any]

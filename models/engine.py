@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 Role = Literal["system", "user", "assistant"]
-Phase = Literal["load", "tune", "check", "restore", "prefill", "decode"]
+Phase = Literal["load", "wait", "tune", "check", "restore", "prefill", "decode"]
 MemoryKind = Literal["dense", "sliding window", "hybrid", "recurrent"]
 FinishReason = Literal["end", "stop", "length", "context", "cancelled"]
 Reasoning = Literal["keep", "strip"]
@@ -50,13 +50,14 @@ class Prompt:
     is there. `store_kv` False leaves no KV on disk (ephemeral runs, batch rows); stored KV may still be read.
     `reasoning` says what later prompts contain of the answer: all of it, or the answer without the reasoning it begins
     with. It streams, and is told in `Finished.text`, all the same. Without `may_reason` the block is empty, where the
-    model's template has one.
+    model's template has one. `conversation` names whose prompt it is, for engines that keep state by name; '' for none.
     """
 
     entries: tuple[Entry, ...]
     store_kv: bool = True
     reasoning: Reasoning = "keep"
     may_reason: bool = True
+    conversation: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,27 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class Prices:
+    """What a service takes for a million tokens, in `currency`; `cached` is the price of input it had in its cache."""
+
+    input: float
+    output: float
+    cached: float
+    currency: str = "USD"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The server that a model runs at: its profile's name, its host and port, how long it keeps a prefix (s)."""
+
+    name: str
+    host: str
+    kind: str
+    cache_lifetime_s: float | None = None
+    prices: Prices | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInfo:
     """What is known about a loaded model and the settings it runs with.
 
@@ -88,7 +110,11 @@ class ModelInfo:
     not kept on disk, if so, `notes` how the chat template is used. `weights` is the hash of the model's file (hex), its
     name by content, `file_bytes` the size of all its files. `reasoning` names how the template marks reasoning, as
     `models/reasoning.py` does; None: it knows of none. `sampling` is what the model's file recommends, and the usual
-    values where it recommends nothing.
+    values where it recommends nothing. `active_bytes` of the weights are read for each decoded token, and
+    `read_bytes_per_s` is how fast this machine's memory can be read by that many threads; None where that is unknown.
+    `n_parallel` requests are served at once; more of them wait. `server` is where it runs if not here: then `path` is
+    its place (`models/remote_profile.py`), `weights` stands for its name there, and what only the server knows is 0 or
+    empty.
     """
 
     name: str
@@ -114,6 +140,10 @@ class ModelInfo:
     weights: str = ""
     file_bytes: int = 0
     reasoning: str | None = None
+    active_bytes: int | None = None
+    read_bytes_per_s: float | None = None
+    n_parallel: int = 1
+    server: Server | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +156,11 @@ class TurnStats:
     is what the two estimates led to: 'restore', or 'prefill' because that is expected to be faster. `reasoning_tokens`
     are those of the answer's reasoning, marks included, None when it has none; `stripped_tokens` is how many fewer
     tokens later prompts hold of it, None where nothing was stripped.
+
+    `ttft_s` = `queue_s` + `restore_s` + `prefill_s` + `first_decode_s`, the last from the end of prefill to the first
+    text. `waited_s` (for other requests) and `model_load_s` (None: the model was there) are parts of `queue_s`.
+    `tpot_floor_s` is what `tpot_s` would be if reading memory were all that decoding takes (`stats.tpot_floor`), and
+    `cpu_share` how much of the processor time it asked for it got (0 to 1; less than 1 went to other programs).
     """
 
     ttft_s: float | None = None
@@ -147,6 +182,18 @@ class TurnStats:
     seed: int | None = None
     reasoning_tokens: int | None = None
     stripped_tokens: int | None = None
+    waited_s: float | None = None
+    model_load_s: float | None = None
+    first_decode_s: float | None = None
+    tpot_floor_s: float | None = None
+    cpu_share: float | None = None
+
+    @property
+    def queue_s(self) -> float | None:
+        """Seconds of `ttft_s` before the engine restored or evaluated anything; None where a part is not known."""
+        if self.ttft_s is None or self.restore_s is None or self.prefill_s is None or self.first_decode_s is None:
+            return None
+        return max(0.0, self.ttft_s - self.restore_s - self.prefill_s - self.first_decode_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +205,10 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`done` of `total` in the named phase (tokens for restore and prefill, permille for load)."""
+    """`done` of `total` in the named phase (tokens for restore and prefill, permille for load, seconds for wait).
+
+    `total` is 0 where it is not known.
+    """
 
     phase: Phase
     done: int
@@ -172,7 +222,9 @@ class Prepared:
     `opening` and `closing` are the glue that will stand around the answer (empty when nothing is generated). Reasoning
     that the generation prompt begins is no part of `opening`: it is evaluated now, and comes with the first `Piece`.
     `kv_bytes` is what the sequence occupies now, measured. `lost_characters` of the messages tokenized for this request
-    cannot be spelt with the model's vocabulary, and are missing from their runs.
+    cannot be spelt with the model's vocabulary, and are missing from their runs. A server's token ids are not known:
+    `runs` is empty then, and where it does not tell before the answer what it had of the prompt, the counts are 0 and
+    `is_counted` is False.
     """
 
     resident: int
@@ -186,11 +238,12 @@ class Prepared:
     opening: tuple[int, ...] = ()
     closing: tuple[int, ...] = ()
     lost_characters: int = 0
+    is_counted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Newly decoded text and the token ids it is made of.
+    """Newly decoded text and the token ids it is made of; a server tells none.
 
     After each piece the text so far is that of the ids so far, so that an answer that breaks off agrees with itself.
     Where the generation prompt begins reasoning, the first piece begins with its mark: the text of an answer says by
@@ -227,7 +280,7 @@ class Finished:
 class Stored:
     """The KV of what is resident now is on disk. `tip` is the newest segment's key, hex; None if nothing is kept.
 
-    `note` says why not all of it is, when it should be: one line for the user.
+    `note` says why not all of it is, when it should be, or what a server would not do: one line for the user.
     """
 
     kv_bytes_written: int
@@ -253,6 +306,7 @@ Emit = Callable[[Event], None]
 class Engine(Protocol):
     """One model behind one queue. Requests run one after another; `cancel` ends the one that is running.
 
+    Where `ModelInfo.n_parallel` is more than 1, so many run at once. One whose events are closed early is cancelled.
     `prepare` and `generate` load a model that is not loaded yet, with the events of `load` first.
     """
 

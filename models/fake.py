@@ -38,6 +38,7 @@ from models.engine import (
     TurnStats,
 )
 from models.reasoning import answer_of
+from models.stats import tpot_floor
 
 BEGIN = 256
 """Opens the first message of a conversation."""
@@ -51,6 +52,7 @@ END = 260
 KV_BYTES_PER_TOKEN = 1024
 FINGERPRINT = hashlib.sha256(b"fake engine, tokenizer 1").hexdigest()
 PREFILL_CHUNK = 512
+_READ_BYTES_PER_S = 1e12  # so fast that KV counts for nothing
 
 
 def tokenize(text: str) -> tuple[int, ...]:
@@ -130,6 +132,7 @@ class FakeEngine:
     `tokens_per_s` and `prefill_tokens_per_s` pace it through `sleep` (None: as fast as possible). The script,
     changeable at any time: before output token number `fail_at` it answers `Failed`, before `crash_at` it
     answers `Failed("died")` and loses its context, before `hang_at` it waits until it is cancelled.
+    `floor_s` is the least a token can take, as its memory is said to be.
     `load_error` makes `load` fail with this sentence. With a `kv_note` it keeps nothing on its disk, and says so.
     Engines with different names are different models.
     """
@@ -141,6 +144,7 @@ class FakeEngine:
         name: str = "fake",
         tokens_per_s: float | None = None,
         prefill_tokens_per_s: float | None = None,
+        floor_s: float | None = None,
         n_ctx: int = 32_768,
         disk: FakeDisk | None = None,
         kv_note: str | None = None,
@@ -162,6 +166,7 @@ class FakeEngine:
         self._reply = reply or echo
         self._token_s = 1 / tokens_per_s if tokens_per_s else 0.0
         self._prefill_token_s = 1 / prefill_tokens_per_s if prefill_tokens_per_s else 0.0
+        self._floor_s = floor_s
         self._name = name
         self._n_ctx = n_ctx
         self._disk = disk if disk is not None else FakeDisk()
@@ -195,7 +200,7 @@ class FakeEngine:
                         return
                     yield Progress("load", done, 1000)
                     await self._sleep(0)
-                self._info = _info(self._name, self._n_ctx, self._kv_note)
+                self._info = _info(self._name, self._n_ctx, self._kv_note, self._floor_s)
             yield Loaded(self._info)
 
     async def prepare(self, prompt: Prompt) -> AsyncIterator[Event]:
@@ -307,11 +312,13 @@ class FakeEngine:
     async def _decode(
         self, prompt: Prompt, sampling: Sampling, prepared: Prepared, begun: tuple[int, ...]
     ) -> AsyncIterator[Event]:
+        prefilled_at, text_at = self._clock(), None
         decoder = codecs.getincrementaldecoder("utf-8")("ignore")
         ids = list(begun)
         text = [decoder.decode(bytes(begun))]
         plan = self._plan(prompt, sampling, text[0])
         if begun:
+            text_at = prefilled_at if text[0] else None
             yield Piece(text[0], begun)
         reason = plan.reason
         first_at = last_at = self._clock()
@@ -329,6 +336,7 @@ class FakeEngine:
             first_at = last_at if n == 0 else first_at
             ids.append(token)
             text.append(decoder.decode(bytes([token])))
+            text_at = last_at if text_at is None and text[-1] else text_at
             yield Piece(text[-1], (token,))
         run = TokenRun((*prepared.opening, *ids, *prepared.closing), 1, 1 + len(ids))
         said = "".join(text)
@@ -339,6 +347,7 @@ class FakeEngine:
         tpot_s = (last_at - first_at) / (n_output - 1) if n_output > 1 else None
         stats = replace(
             self._stats(prepared, n_output, tpot_s, sampling),
+            first_decode_s=None if text_at is None else text_at - prefilled_at,
             reasoning_tokens=n_reasoning_tokens(ids, said, _piece),
             stripped_tokens=None if shorter is None else len(run.ids) - len(shorter.ids),
         )
@@ -388,9 +397,11 @@ class FakeEngine:
         return _Plan(ids, reason)
 
     def _stats(self, prepared: Prepared, n: int, tpot_s: float | None, sampling: Sampling) -> TurnStats:
+        n_prompt = prepared.resident + prepared.restored + prepared.prefilled
         return TurnStats(
             tpot_s=tpot_s,
-            prompt_tokens=prepared.resident + prepared.restored + prepared.prefilled,
+            tpot_floor_s=tpot_floor(self._info, n_prompt + n / 2) if self._info else None,
+            prompt_tokens=n_prompt,
             resident_tokens=prepared.resident,
             restored_tokens=prepared.restored,
             prefilled_tokens=prepared.prefilled,
@@ -425,7 +436,7 @@ def weights_of(name: str) -> str:
     return hashlib.sha256(b"fake weights " + name.encode()).hexdigest()
 
 
-def _info(name: str, n_ctx: int, kv_note: str | None) -> ModelInfo:
+def _info(name: str, n_ctx: int, kv_note: str | None, floor_s: float | None) -> ModelInfo:
     return ModelInfo(
         name=name,
         path="",
@@ -444,4 +455,6 @@ def _info(name: str, n_ctx: int, kv_note: str | None) -> ModelInfo:
         load_s=0.0,
         weights=weights_of(name),
         reasoning="<think>",
+        active_bytes=None if floor_s is None else round(floor_s * _READ_BYTES_PER_S),
+        read_bytes_per_s=None if floor_s is None else _READ_BYTES_PER_S,
     )

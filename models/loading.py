@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from models.bandwidth import active_bytes, read_speed
 from models.catalog import check_gguf
 from models.engine import Emit, ModelInfo, Progress
 from models.errors import ModelError
 from models.fingerprint import model_files, weights_hash
 from models.fit import available_memory
+from models.gguf_header import read_header
 from models.glue import Glue
 from models.kvopen import OpenedKv, fingerprint_of, open_kv
 from models.kvsettings import DEFAULT_KV, KvSettings
@@ -51,6 +53,7 @@ class LoadedModel:
     kv: OpenedKv
     weights: str
     fingerprint: str
+    read_bytes_per_s: float | None = None
 
     @property
     def bytes_per_token(self) -> int:
@@ -86,6 +89,8 @@ class LoadedModel:
             weights=self.weights,
             file_bytes=sum(part.stat().st_size for part in model_files(path)),
             reasoning=self.glue.reasoning,
+            active_bytes=active_bytes(list(map(read_header, model_files(path)))),
+            read_bytes_per_s=self.read_bytes_per_s,
         )
 
 
@@ -125,7 +130,9 @@ def load(settings: LocalSettings, emit: Emit) -> LoadedModel:
         path=path,
         check=lambda: emit(Progress("check", 0, 1)),
     )
-    return LoadedModel(settings, model, glue, context, kv, weights, fingerprint.digest().hex())
+    # Layers on a GPU are read from its own memory.
+    speed = None if settings.gpu_layers else read_speed(used.threads, settings.cache_dir)
+    return LoadedModel(settings, model, glue, context, kv, weights, fingerprint.digest().hex(), speed)
 
 
 def _hash(path: Path, cache_dir: Path, emit: Emit) -> str:

@@ -34,6 +34,7 @@ from models.loading import LocalSettings, load
 from models.misses import Cause
 from models.residency import Outcome, Request, Residency
 from models.spelling import lost_characters
+from models.stats import tpot_floor
 from models.tokenruns import AnswerGlue, answer_glue, ends_of, joined, opening_ids, tokenize_entries
 
 _GRAMMAR_LIMIT_S = 10.0
@@ -154,6 +155,7 @@ class LocalEngine:
         )
         with sampling_with as (sampler, watched), self._residency.undisturbed():
             outcome = self._ensure(tokens, len(tokens) - 1, prompt, runs, emit)
+            prefilled_at = time.monotonic()
             stats = replace(self._stats(outcome, len(tokens)), seed=seed)
             if outcome.is_complete:
                 emit(replace(self._prepared(outcome, prompt, runs), opening=glue.opening, closing=glue.closing))
@@ -166,7 +168,8 @@ class LocalEngine:
                     room=room,
                     max_tokens=sampling.max_tokens,
                 )
-                finished = self._finished(prompt, decoded, glue, stats)
+                first_decode_s = None if decoded.text_at is None else decoded.text_at - prefilled_at
+                finished = self._finished(prompt, decoded, glue, replace(stats, first_decode_s=first_decode_s))
             else:
                 run = TokenRun((*glue.opening, *glue.closing), len(glue.opening), len(glue.opening))
                 finished = Finished("cancelled", "", run, replace(stats, output_tokens=0))
@@ -270,6 +273,8 @@ class LocalEngine:
             stats,
             output_tokens=decoded.n_output,
             tpot_s=decoded.tpot_s,
+            tpot_floor_s=tpot_floor(self.info, (stats.prompt_tokens or 0) + decoded.n_output / 2),
+            cpu_share=None if self.info.gpu_layers else decoded.cpu_share,
             kv_bytes=self._context.kv_bytes,
             reasoning_tokens=n_reasoning_tokens(decoded.ids, decoded.text, self._text_of),
             stripped_tokens=None if shorter is None else len(run.ids) - len(shorter.ids),

@@ -15,9 +15,11 @@ from models.engine import (
     ModelInfo,
     Piece,
     Prepared,
+    Prices,
     Progress,
     Prompt,
     Sampling,
+    Server,
     Stored,
     TokenRun,
     TurnStats,
@@ -76,7 +78,8 @@ def event_from_json(message: dict[str, Any]) -> Event:
         if kind is Loaded:
             info = body["info"]
             sampling = sampling_from_json(info["sampling"])
-            body["info"] = ModelInfo(**{**info, "sampling": sampling, "notes": tuple(info["notes"])})
+            server = _server_from_json(info["server"])
+            body["info"] = ModelInfo(**{**info, "sampling": sampling, "notes": tuple(info["notes"]), "server": server})
         elif kind is Prepared:
             body["runs"] = tuple(_run_from_json(run) for run in body["runs"])
             body["opening"], body["closing"] = tuple(body["opening"]), tuple(body["closing"])
@@ -125,6 +128,13 @@ def sampling_to_json(sampling: Sampling) -> dict[str, Any]:
 def sampling_from_json(message: dict[str, Any]) -> Sampling:
     """The inverse of `sampling_to_json`."""
     return Sampling(**{**message, "stop": tuple(message["stop"])})
+
+
+def _server_from_json(value: dict[str, Any] | None) -> Server | None:
+    if value is None:
+        return None
+    prices = value["prices"]
+    return Server(**{**value, "prices": None if prices is None else Prices(**prices)})
 
 
 def _run_to_json(run: TokenRun) -> list[Any]:

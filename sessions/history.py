@@ -50,7 +50,7 @@ def prompt_of(messages: Sequence[Message], policy: ReasoningPolicy, *, continues
     if continues:
         is_whole = policy == "keep" or continues.text == answer_of(continues.text)
         entries.append(Entry("assistant", continues.text, continues.run if is_whole else None))
-    return Prompt(tuple(entries), reasoning=policy)
+    return Prompt(tuple(entries), reasoning=policy, conversation=messages[0].session_id if messages else "")
 
 
 def title_of(text: str, limit: int = 80) -> str:

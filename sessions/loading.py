@@ -14,6 +14,8 @@ from sessions.conversation import ModelRef, Session
 
 MODEL_GONE = "model_gone"
 """The kind of a failure: the conversation's model is not on this machine any more."""
+SERVER_GONE = ("unreachable", "insecure", "key", "no_model", "busy")
+"""The kinds of failures that another model could help with when a conversation's own runs at a server."""
 NO_MEMORY = "no_memory"
 """The kind of a failure: the conversation's model is expected not to fit into memory."""
 

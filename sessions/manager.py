@@ -260,13 +260,17 @@ class SessionManager(Conversations):
 
     # --- the context's limit ---
 
-    def room(self, session_id: str | None, n_draft: int) -> Room | None:
-        """Return whether a draft of so many tokens fits; None before a model is loaded that could tell."""
+    def room(self, session_id: str | None, n_draft: int, *, edits: int | None = None) -> Room | None:
+        """Return whether a draft of so many tokens fits; None before a model is loaded that could tell.
+
+        `edits` is the question whose place it is to take: what follows that does not count.
+        """
         info = self._engine.info
         if info is None:
             return None
         session = self._store.session(session_id) if session_id else None
-        history = prompt_messages(self._store.messages(session_id)) if session_id else []
+        messages = self._store.messages(session_id) if session_id else []
+        history = prompt_messages([message for message in messages if edits is None or message.id < edits])
         if session and session.n_ctx and session.n_ctx > info.n_ctx:
             info = replace(info, n_ctx=min(session.n_ctx, info.n_ctx_train))  # the next request loads it so
         return room(info, history, n_draft, available_memory())
@@ -278,12 +282,12 @@ class SessionManager(Conversations):
             summary.split(prompt_messages(self._store.messages(session_id)), info.n_ctx)[0]
         )
 
-    def enlarge(self, session_id: str, n_draft: int = 0) -> Session:
+    def enlarge(self, session_id: str, n_draft: int = 0, *, edits: int | None = None) -> Session:
         """Let a conversation have the larger context that `room` offers, from the next request on.
 
         Raises `BadRequest` when the model or the memory allows none.
         """
-        found = self.room(session_id, n_draft)
+        found = self.room(session_id, n_draft, edits=edits)
         if found is None or found.n_ctx_max <= found.n_ctx:
             raise BadRequest("A larger context is not possible: start a new conversation, or leave out turns.")
         return self._store.set_context(session_id, found.n_ctx_max)
@@ -426,6 +430,7 @@ class SessionManager(Conversations):
         self.writable(session_id)
         async with AsyncExitStack() as held:
             await held.enter_async_context(self._exclusive())
+            waited_s = self._monotonic() - asked_at
             session = self.writable(session_id)  # it may have been closed while this one waited
             journal = held.enter_context(Journal(self._store.journal_dir, session_id, monotonic=self._monotonic))
             if failed := await self._choose(session):
@@ -444,7 +449,7 @@ class SessionManager(Conversations):
             )
             self._turn = turn
             held.callback(self._end_turn)
-            async with aclosing(turn.events(sampling, asked_at=asked_at)) as events:
+            async with aclosing(turn.events(sampling, asked_at=asked_at, waited_s=waited_s)) as events:
                 async for event in events:
                     yield event
                     if isinstance(event, Finished):

@@ -15,6 +15,7 @@ from models.engine import (
     Failed,
     Finished,
     FinishReason,
+    Loaded,
     Piece,
     Prepared,
     Prompt,
@@ -61,23 +62,35 @@ def checked(text: str, what: str = "message") -> str:
 
 
 async def answer(
-    engine: Engine, prompt: Prompt, sampling: Sampling, *, asked_at: float, monotonic: Callable[[], float]
+    engine: Engine,
+    prompt: Prompt,
+    sampling: Sampling,
+    *,
+    asked_at: float,
+    waited_s: float = 0.0,
+    monotonic: Callable[[], float],
 ) -> AsyncGenerator[Event, None]:
     """Yield an engine's events.
 
-    Adds `ttft_s` (from `asked_at` to the first text) to the final stats. Whatever happens, the last word is
-    `Finished` (and what follows it) or `Failed`. A caller that goes away early cancels the engine.
+    Adds `ttft_s` (from `asked_at` to the first text) to the final stats, and what of it was spent waiting for other
+    requests and loading the model. Whatever happens, the last word is `Finished` (and what follows it) or `Failed`. A
+    caller that goes away early cancels the engine.
     """
+    begun_at = monotonic()
     ttft_s: float | None = None
+    model_load_s: float | None = None
     is_over = False
     events = engine.generate(prompt, sampling)
     try:
         async for event in events:
             if isinstance(event, Piece) and event.text and ttft_s is None:
                 ttft_s = monotonic() - asked_at
+            if isinstance(event, Loaded):
+                model_load_s = monotonic() - begun_at
             is_over = is_over or isinstance(event, Finished | Failed)
             if isinstance(event, Finished):
-                yield replace(event, stats=replace(event.stats, ttft_s=ttft_s))
+                stats = replace(event.stats, ttft_s=ttft_s, waited_s=waited_s, model_load_s=model_load_s)
+                yield replace(event, stats=stats)
             else:
                 yield event
         if not is_over:
@@ -87,7 +100,8 @@ async def answer(
         is_over = True
         yield Failed(error.kind, str(error))
     finally:
-        if not is_over:
+        # Of several that run at once, `cancel` could end another; closing its events ends this one.
+        if not is_over and (engine.info is None or engine.info.n_parallel == 1):
             await engine.cancel()
         await close_events(events)
 
@@ -158,10 +172,12 @@ class Turn:
         """The conversation it belongs to."""
         return self._question.session_id
 
-    async def events(self, sampling: Sampling, *, asked_at: float) -> AsyncGenerator[Event, None]:
+    async def events(
+        self, sampling: Sampling, *, asked_at: float, waited_s: float = 0.0
+    ) -> AsyncGenerator[Event, None]:
         """Yield the engine's events, each after the store or the journal knows what it says."""
         prompt = prompt_of(self._messages, self._policy, continues=self._continues)
-        events = answer(self._engine, prompt, sampling, asked_at=asked_at, monotonic=self._monotonic)
+        events = answer(self._engine, prompt, sampling, asked_at=asked_at, waited_s=waited_s, monotonic=self._monotonic)
         try:
             async for event in events:
                 self._take(event)
@@ -253,6 +269,8 @@ class Turn:
 
 
 def missing_runs(messages: Sequence[Message], prepared: Prepared) -> Mapping[int, TokenRun]:
-    """Return the token runs, by message id, of messages the store has none for."""
+    """Return the token runs, by message id, of messages the store has none for; none where tokens are not known."""
+    if not prepared.runs:
+        return {}
     pairs = zip(messages, prepared.runs, strict=True)
     return {message.id: run for message, run in pairs if message.run is None}

@@ -1,5 +1,6 @@
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,8 +17,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--model-mutants", type=int, default=24, metavar="N", help="damaged KV folders that the real model answers from"
     )
     parser.addoption(
+        "--every-code-point", action="store_true", help="all 1,114,112 through each kind of widget, a minute or two"
+    )
+    parser.addoption(
         "--kv-kills", type=int, default=6, metavar="N", help="programs killed while they share a KV folder"
     )
+    parser.addoption("--llama-server", type=Path, metavar="PATH", help="ask this server, not the one of xllamacpp")
+    parser.addoption("--batch-kills", type=int, default=6, metavar="N", help="kills of a batch before it may end")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -36,4 +42,5 @@ def _plain_settings() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("CHATAPP_CONFIG", os.devnull)
         patched.setenv("CHATAPP_POLICY", "off")
+        patched.setenv("CHATAPP_LANGUAGE", "en")
         yield

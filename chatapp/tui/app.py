@@ -4,26 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
+from rich.console import Console
 from textual import events
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.command import CommandPalette
 from textual.containers import Horizontal, Vertical
+from textual.filter import LineFilter
 from textual.screen import Screen
-from textual.widgets import Footer, Input, Static, TextArea
+from textual.theme import Theme
+from textual.widgets import Input, Static, TextArea
 
+from chatapp.safe import clean, safe_stream
+from chatapp.texts import tr, tr_later
 from chatapp.tui.branching import Branching
 from chatapp.tui.chips import ChipLine
 from chatapp.tui.commands import commands, find, perform
 from chatapp.tui.composer import Count
+from chatapp.tui.copying import Copying
 from chatapp.tui.desk import Desk, Tools
+from chatapp.tui.footer import Footer
+from chatapp.tui.gate import GATE
 from chatapp.tui.housekeeping import Housekeeping
+from chatapp.tui.keymap import give_way, keymap
+from chatapp.tui.leasing import LOOK_S
 from chatapp.tui.leaving import Leaving
 from chatapp.tui.limit import Limit
 from chatapp.tui.live import Notice, Readings
+from chatapp.tui.markdown_text import MarkdownText
 from chatapp.tui.messages import (
     CountAsked,
     DraftSent,
@@ -42,6 +55,7 @@ from chatapp.tui.messages import (
     VerbAsked,
 )
 from chatapp.tui.overview import Prices
+from chatapp.tui.palette import command_palette, theme_palette, translated
 from chatapp.tui.preferences import Preferences
 from chatapp.tui.prompting import Prompting
 from chatapp.tui.reports import Reports
@@ -49,12 +63,14 @@ from chatapp.tui.searching import Searching
 from chatapp.tui.sending import Sending
 from chatapp.tui.slash import as_message, is_command
 from chatapp.tui.stage import UNSAVED, Stage
+from chatapp.tui.surroundings import Surroundings
 from chatapp.tui.switching import Models, Switching
 from chatapp.tui.talk import Talk
 from chatapp.tui.taskcheck import TaskCheck
-from chatapp.tui.theme import DARK, LIGHT
+from chatapp.tui.theme import OWN, Themes
 from chatapp.tui.upkeep import Upkeep
 from chatapp.tui.watching import WATCH_S, Watching
+from chatapp.tui.welcome import Remember, Welcome
 from models.engine import Event, Failed, Loaded, ModelInfo, Sampling
 from sessions.manager import SessionManager
 
@@ -62,6 +78,8 @@ TICK_S = 0.25
 """How often the meters are painted."""
 SIDEBAR_S = 30
 """How often the ages in the list are painted."""
+
+TOO_SMALL = tr_later("The window needs 40 columns and 10 lines: make it larger.\n{quit} quits; nothing is lost.")
 
 MakeCounter = Callable[[ModelInfo], Count | None]
 """Makes what counts a model's tokens; None if only its engine can."""
@@ -80,21 +98,25 @@ class ChatApp(App[None], inherit_bindings=False):
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (40, "-narrow"), (80, "-medium"), (100, "-wide"), (130, "-broad")]  # noqa: RUF012 - as in App
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (10, "-low"), (24, "-tall")]  # noqa: RUF012 - as in App
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "stop", "Stop"),
-        Binding("ctrl+n", "new", "New"),
-        Binding("ctrl+b", "toggle_sidebar", "List"),
-        Binding("ctrl+f", "search", "Search"),
-        Binding("f2", "rename", "Rename"),
-        Binding("f3", "fold_meters", "Meters"),
-        Binding("f4", "toggle_done", "Done"),
-        Binding("f5", "toggle_reasoning", "Reasoning"),
-        Binding("f1", "help", "Help"),
-        Binding("ctrl+q", "leave", "Quit", priority=True),
+        Binding("escape", "stop", tr_later("Stop")),
+        Binding("ctrl+n", "new", tr_later("New"), id="new"),
+        Binding("ctrl+b", "toggle_sidebar", tr_later("List"), id="list"),
+        Binding("ctrl+f", "search", tr_later("Search"), id="search"),
+        Binding("f2", "rename", tr_later("Rename"), id="rename"),
+        Binding("f3", "fold_meters", tr_later("Meters"), id="meters"),
+        Binding("f4", "toggle_done", tr_later("Done"), id="done"),
+        Binding("f5", "toggle_reasoning", tr_later("Reasoning"), id="reasoning"),
+        Binding("f8", "take_over", tr_later("Take over"), id="takeover"),
+        Binding("f9", "why", tr_later("Why slow?"), id="why"),
+        Binding("f1", "help", tr_later("Help"), id="help"),
+        Binding("ctrl+p", "command_palette", tr_later("Commands"), priority=True, id="palette"),
+        Binding("ctrl+q", "leave", tr_later("Quit"), priority=True, id="quit"),
         Binding("ctrl+c", "copy_or_leave", show=False, priority=True, system=True),
-        Binding("ctrl+home", "scroll_to_start", show=False),
-        Binding("ctrl+end", "scroll_to_end", show=False),
-        Binding("alt+up", "mark(-1)", show=False),
-        Binding("alt+down", "mark(1)", show=False),
+        Binding("ctrl+home", "scroll_to_start", tr_later("To the first message"), show=False, id="start"),
+        Binding("ctrl+end", "scroll_to_end", tr_later("To the newest text"), show=False, id="end"),
+        Binding("alt+home", "scroll_to_answer", tr_later("To where the answer begins"), show=False, id="answer"),
+        Binding("alt+up", "mark(-1)", tr_later("Mark the message before"), show=False, id="previous"),
+        Binding("alt+down", "mark(1)", tr_later("Mark the message behind"), show=False, id="next"),
     ]
 
     def __init__(
@@ -105,35 +127,47 @@ class ChatApp(App[None], inherit_bindings=False):
         session_id: str | None = None,
         make_counter: MakeCounter | None = None,
         models: Models | None = None,
+        remember: Remember | None = None,
         prices: Prices | None = None,
         recommend: Callable[[ModelInfo], Sampling] = lambda info: info.sampling,
         tools: Tools = Tools(),  # noqa: B008 - frozen
+        surroundings: Surroundings = Surroundings(),  # noqa: B008 - frozen
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
         # Before the widgets are styled: a later change would style each of them again.
-        self.register_theme(DARK)
-        self.register_theme(LIGHT)
-        self.theme = DARK.name
+        for theme in OWN:
+            self.register_theme(theme)
+        self._themes = Themes(surroundings)
+        self.theme = self._themes.first(self.available_themes)
+        self.keys = keymap(surroundings.keys)
+        self.set_keymap(self.keys.bindings)
+        # The report of a crash quotes whatever the program held then.
+        self.error_console = Console(file=safe_stream(sys.stderr), color_system=None, markup=False, highlight=False)
         self._make_counter = make_counter
         talk = Talk(manager, sampling, recommend=recommend, post=self.post_message, monotonic=monotonic)
         self.stage: Stage = Stage(
             self, manager, talk, session_id=session_id, prices=prices, clock=clock, monotonic=monotonic
         )
+        self._copying = Copying(self.stage, surroundings, super().copy_to_clipboard)
         self.switching: Switching = Switching(self.stage, models)
+        self.welcome: Welcome = Welcome(
+            self.stage, self.switching, self.keys, remember=remember, folder=surroundings.folder
+        )
         self.preferences: Preferences = Preferences(self.stage)
         self._limit = Limit(self.stage)
         self.desk: Desk = Desk(self, self._limit, tools)
         self._tasks = TaskCheck(self.stage)
         self._sending = Sending(self.stage, self._limit, self._tasks, self.switching)
         self.upkeep: Upkeep = Upkeep(self.stage)
-        self.branching: Branching = Branching(self.stage, self._sending)
+        self.branching: Branching = Branching(self.stage, self._sending, surroundings.terminal)
         self.searching: Searching = Searching(self.stage, self.stage.beside)
         self._housekeeping = Housekeeping(self.stage, self.stage.beside)
         self.prompting: Prompting = Prompting(self.stage)
         self.reports: Reports = Reports(self.stage, self.stage.beside, tools.folder)
         self.watching = Watching(self.stage)
+        self.stage.pauses = (self.watching.why, *self.stage.pauses)
         self._leaving = Leaving(self.stage)
 
     # --- the window ---
@@ -151,22 +185,33 @@ class ChatApp(App[None], inherit_bindings=False):
                 yield stage.transcript
                 yield self.desk.completing.widget
                 yield stage.editing.hint
+                yield stage.leasing.hint
                 yield stage.composer.bar
                 yield stage.composer
             yield stage.meters
         yield stage.meter_line
-        yield Footer()
-        yield Static("too small\n40 x 10 cells are needed", id="too-small", markup=False)
+        yield Footer(show_command_palette=False)
+        yield Static(clean(self.keys.fill(tr(TOO_SMALL))), id="too-small", markup=False)
 
     async def on_mount(self) -> None:
         """Paint what is stored, then load the model behind the user's back."""
         self.set_interval(TICK_S, self.stage.tick)
         self.set_interval(SIDEBAR_S, self.stage.refresh_sidebar)
         self.set_interval(WATCH_S, self.watching.look)
+        self.set_interval(LOOK_S, self.stage.leasing.look)
+        for field in (self.stage.composer, self.stage.listing.field):
+            give_way(field, self.keys)
+        self.theme_changed_signal.subscribe(self, self._keep_theme)
+        for problem in (*self.keys.problems, *self._themes.problems):
+            self.stage.warn(problem)
         self.stage.composer.focus()
         await self.stage.show(self.stage.current)
         # Not before the first picture: on two cores a loading model would hold it up.
         self.call_after_refresh(self._load)
+
+    def _keep_theme(self, theme: Theme) -> None:
+        if overruled := self._themes.keep(theme.name):
+            self.stage.warn(overruled)
 
     def on_key(self, event: events.Key) -> None:
         """Letters typed while the text has the focus are meant for the box, but for the verbs of a marked message."""
@@ -179,7 +224,8 @@ class ChatApp(App[None], inherit_bindings=False):
             stage.composer.insert(event.character)
 
     async def on_unmount(self) -> None:
-        """Let go of the store's second connection."""
+        """Let go of the store's second connection, and of what this window may write in."""
+        self.stage.leasing.close()
         await self.stage.beside.close()
 
     def on_resize(self) -> None:
@@ -187,11 +233,23 @@ class ChatApp(App[None], inherit_bindings=False):
         self.stage.needs_paint = True
         self.stage.refresh_sidebar()
 
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """The rows' last stop before the terminal."""
+        return [*super().get_line_filters(), GATE]
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """Copy what can do nothing where it is pasted, by a way that this terminal takes."""
+        self._clipboard = clean(text)
+        self._copying.copy(self._clipboard)
+
     def _load(self) -> None:
         # What start-up made stays: no collection need look at it again.
         gc.freeze()
+        # A collection of everything takes 20 to 40 ms, which a key waits for: a quarter as often is often enough.
+        gc.set_threshold(5_000, 10, 5)
         gc.enable()
         self.stage.work(self.stage.talk.load(self.stage.current or None), "load")
+        self.welcome.begin()
         self._housekeeping.begin()
 
     @property
@@ -218,7 +276,8 @@ class ChatApp(App[None], inherit_bindings=False):
             self.workers.cancel_group(self, "open")
             stage.talk.apply_open(stage.current, None)
         else:
-            self.call_next(stage.transcript.say, Notice(f"The model cannot be used. {failed.message}"))
+            sentence = tr("The model cannot be used. {reason}").format(reason=failed.message)
+            self.call_next(stage.transcript.say, Notice(sentence))
 
     def on_open_event(self, message: OpenEvent) -> None:
         """A history is being made resident."""
@@ -238,7 +297,7 @@ class ChatApp(App[None], inherit_bindings=False):
         if failed is None or stage.current != message.session_id:
             return
         if not self.switching.offer_if_needed(message.session_id, failed) and stage.talk.model.failure is None:
-            sentence = f"{failed.message} The conversation is readable; a message tries again."
+            sentence = tr("{reason} The conversation is readable; a message tries again.").format(reason=failed.message)
             await stage.transcript.say(Notice(sentence))
 
     def _follow_model(self, event: Event) -> None:
@@ -343,6 +402,10 @@ class ChatApp(App[None], inherit_bindings=False):
         else:
             await self.upkeep.do(message.verb, message.session_id)
 
+    def on_markdown_text_link_chosen(self, message: MarkdownText.LinkChosen) -> None:
+        """Show the address of a clicked link."""
+        self.branching.offer_links([message.address])
+
     async def on_message_verb_asked(self, message: MessageVerbAsked) -> None:
         """Do something with the marked message."""
         await self.branching.do(message.verb)
@@ -406,9 +469,19 @@ class ChatApp(App[None], inherit_bindings=False):
         self.screen_stack[0].toggle_class("-fold-meters")
         self.stage.needs_paint = True
 
+    def action_why(self) -> None:
+        """Explain where the time of an answer went."""
+        from chatapp.tui.whyscreen import show_why
+
+        show_why(self.stage)
+
     async def action_rename(self) -> None:
         """Ask for a new title."""
         await self.upkeep.do("title")
+
+    def action_take_over(self) -> None:
+        """Ask the other window for this conversation."""
+        self.stage.leasing.ask_for_it()
 
     async def action_toggle_done(self) -> None:
         """Mark this conversation as done, or reopen it."""
@@ -422,7 +495,7 @@ class ChatApp(App[None], inherit_bindings=False):
         """Show all keys, and what is known of the model."""
         from chatapp.tui.screens import HelpScreen
 
-        self.push_screen(HelpScreen(self.stage.talk.model.info))
+        self.push_screen(HelpScreen(self.stage.talk.model.info, self.keys))
 
     def action_scroll_transcript(self, pages: int) -> None:
         """Scroll the conversation by a page while the composer has the focus."""
@@ -439,6 +512,10 @@ class ChatApp(App[None], inherit_bindings=False):
         """Show the newest text and follow it."""
         self.stage.transcript.action_scroll_end()
 
+    async def action_scroll_to_answer(self) -> None:
+        """Show where the marked or the last answer begins."""
+        await self.stage.transcript.to_answer()
+
     def action_copy_or_leave(self) -> None:
         """Copy what is selected; with nothing selected, the second press quits."""
         self._leaving.copy_or_leave()
@@ -453,6 +530,8 @@ class ChatApp(App[None], inherit_bindings=False):
             is_editing = self.stage.editing.question_id is not None
             is_busy = self.stage.current in self.stage.talk.live or self.readings.activity in ("restore", "prefill")
             return is_editing or is_busy
+        if action == "take_over":
+            return self.stage.leasing.is_reading
         if action == "toggle_reasoning":
             return self.stage.transcript.has_reasoning
         if action in ("rename", "toggle_done"):
@@ -462,4 +541,13 @@ class ChatApp(App[None], inherit_bindings=False):
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The command palette: our verbs before Textual's own."""
         yield from commands(self)
-        yield from super().get_system_commands(screen)
+        yield from translated(super().get_system_commands(screen))
+
+    def action_command_palette(self) -> None:
+        """Ask for a command, unless that is being asked already."""
+        if not isinstance(self.screen, CommandPalette):
+            self.push_screen(command_palette())
+
+    def search_themes(self) -> None:
+        """Ask for a theme."""
+        self.push_screen(theme_palette())

@@ -62,4 +62,4 @@ class Folded:
             if is_open:
                 lines.append(clean(piece.text))
             number += 1
-        return Content("\n").join(Content(line) if isinstance(line, str) else line for line in lines if line)
+        return Content("\n").join(Content(clean(line)) if isinstance(line, str) else line for line in lines if line)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 
+from chatapp.clipboard import Terminal
 from chatapp.safe import clean_line
+from chatapp.texts import tr
 from chatapp.tui.live import Request
 from chatapp.tui.sending import Sending
 from chatapp.tui.stage import Stage
@@ -15,9 +18,10 @@ from sessions.conversation import Draft, Message, Session
 class Branching:
     """Verbs on the marked message of the conversation on the screen; without one, on the last that they fit."""
 
-    def __init__(self, stage: Stage, sending: Sending) -> None:
+    def __init__(self, stage: Stage, sending: Sending, terminal: Terminal) -> None:
         self._stage = stage
         self._sending = sending
+        self._terminal = terminal
 
     async def do(self, verb: str) -> None:
         """Do what a key or a command says."""
@@ -34,6 +38,10 @@ class Branching:
                 await self._fork()
             case "copy":
                 self._copy()
+            case "code":
+                self._stage.converse(self._copy_code())
+            case "links":
+                self._links()
             case "undo":
                 await self._undo()
             case "tree":
@@ -44,7 +52,7 @@ class Branching:
     # --- verbs ---
 
     def _edit(self) -> None:
-        question = self._chosen("user", "There is no question to edit yet.")
+        question = self._chosen("user", tr("There is no question to edit yet."))
         if question is not None and self._writable():
             self._stage.editing.begin(question, Draft(question.text, question.attachments))
 
@@ -58,11 +66,11 @@ class Branching:
         else:
             question = self._last(lambda message: message.role == "user" and message.status != "failed")
             if marked is not None and question != marked:
-                self._stage.warn("Mark an answer, or the last question, to have it answered once more.")
+                self._stage.warn(tr("Mark an answer, or the last question, to have it answered once more."))
                 return
             request = Request("regenerate")
         if question is None:
-            self._stage.warn("There is no question to answer.")
+            self._stage.warn(tr("There is no question to answer."))
             return
         await self._sending.go_on(question, request)
 
@@ -73,9 +81,9 @@ class Branching:
         marked = self._marked()
         question = self._before(answer) if answer and answer.role == "assistant" else None
         if answer is None or question is None or not self._stage.transcript.marking.can_go_on(answer):
-            self._stage.warn("There is no answer that was stopped or cut, and could go on.")
+            self._stage.warn(tr("There is no answer that was stopped or cut, and could go on."))
         elif marked is not None and marked != answer:
-            self._stage.warn("Only the last answer can go on: what follows another one was said without it.")
+            self._stage.warn(tr("Only the last answer can go on: what follows another one was said without it."))
         else:
             await self._sending.go_on(question, Request("continue"), begun=answer)
 
@@ -84,7 +92,7 @@ class Branching:
         marked = self._marked() or self._last(lambda message: message.id in stage.transcript.marking.versions)
         version = stage.transcript.marking.versions.get(marked.id) if marked else None
         if version is None:
-            stage.warn("This message has one version only.")
+            stage.warn(tr("This message has one version only."))
             return
         at = version.number - 1 + step
         if 0 <= at < len(version.ids):
@@ -105,13 +113,14 @@ class Branching:
         stage = self._stage
         through = self._marked() or self._last(lambda _: True)
         if through is None:
-            stage.warn("There is nothing to fork yet.")
+            stage.warn(tr("There is nothing to fork yet."))
             return
         fork = stage.ask(lambda: stage.manager.fork(stage.current, through=through.id))
         if fork is not None:
             await stage.show(fork.id)
             stage.composer.focus()
-            stage.tell(f"A fork of {clean_line(fork.title, 60)}: a conversation of its own, up to that message.")
+            sentence = tr("A fork of {title}: a conversation of its own, up to that message.")
+            stage.tell(sentence.format(title=clean_line(fork.title, 60)))
 
     def _copy(self) -> None:
         stage = self._stage
@@ -119,9 +128,51 @@ class Branching:
         text = answer_of(message.text) if message and message.role == "assistant" else message.text if message else ""
         if text.strip():
             stage.app.copy_to_clipboard(text)
-            stage.tell("The message is copied.")
         else:
-            stage.warn("There is no text to copy.")
+            stage.warn(tr("There is no text to copy."))
+
+    async def _copy_code(self) -> None:
+        from chatapp.tui.codeblocks import CodeScreen, code_blocks
+
+        stage = self._stage
+        message = self._marked() or self._last(lambda one: one.role == "assistant" and bool(code_blocks(one.text)))
+        blocks = (
+            code_blocks(answer_of(message.text) if message.role == "assistant" else message.text) if message else []
+        )
+        if not blocks:
+            stage.warn(tr("There is no code block to copy."))
+            return
+        chosen = blocks[0].text if len(blocks) == 1 else await stage.app.push_screen_wait(CodeScreen(blocks))
+        if chosen is not None:
+            stage.app.copy_to_clipboard(chosen)
+
+    def _links(self) -> None:
+        from chatapp.tui.links import links_of
+
+        message = self._marked() or self._last(lambda one: one.role == "assistant" and bool(links_of(one.text)))
+        if addresses := links_of(message.text) if message else []:
+            self.offer_links(addresses)
+        else:
+            self._stage.warn(tr("There is no link to open."))
+
+    def offer_links(self, addresses: Sequence[str]) -> None:
+        """Show addresses whole, and open the one that is chosen; where there is no browser, copy it."""
+        self._stage.converse(self._open_one(addresses))
+
+    async def _open_one(self, addresses: Sequence[str]) -> None:
+        from chatapp.tui.links import LinkScreen, has_browser, open_link
+
+        stage = self._stage
+        is_page = stage.app.is_web
+        is_copied = not is_page and not has_browser(self._terminal)
+        way = tr("Enter copies · Escape cancels") if is_copied else tr("Enter opens in the browser · Escape cancels")
+        chosen = await stage.app.push_screen_wait(LinkScreen(addresses, way))
+        if chosen is None:
+            return
+        if is_page:
+            stage.app.open_url(chosen)
+        elif is_copied or not await asyncio.to_thread(open_link, chosen):
+            stage.app.copy_to_clipboard(chosen)
 
     async def _undo(self) -> None:
         stage = self._stage
@@ -136,8 +187,11 @@ class Branching:
         if is_free:
             stage.composer.put_message(Draft(question.text, question.attachments))
         stage.composer.focus()
-        where = "its question is in the box" if is_free else "the draft in the box stays"
-        stage.tell(f"The last turn is taken back: {where}. The tree of branches still has it.")
+        if is_free:
+            told = tr("The last turn is taken back: its question is in the box. The tree of branches still has it.")
+        else:
+            told = tr("The last turn is taken back: the draft in the box stays. The tree of branches still has it.")
+        stage.tell(told)
 
     async def _tree(self) -> None:
         from chatapp.tui.branchtree import TreeScreen, tree_rows
@@ -146,7 +200,7 @@ class Branching:
         session_id = stage.current
         messages = stage.ask(lambda: stage.manager.tree(session_id)) if session_id else None
         if not messages:
-            stage.warn("There is no message yet.")
+            stage.warn(tr("There is no message yet."))
             return
         shown = {message.id for message in stage.messages()}
         chosen = await stage.app.push_screen_wait(TreeScreen(tree_rows(messages, shown)))
@@ -179,11 +233,11 @@ class Branching:
         """True if the conversation takes messages now; else a sentence says why not."""
         stage = self._stage
         if stage.current in stage.talk.live:
-            stage.warn("This conversation is being answered. Escape stops the answer.")
+            stage.warn(tr("This conversation is being answered. Escape stops the answer."))
             return False
         session: Session | None = stage.session()
         if session is None:
-            stage.warn("There is no message yet.")
+            stage.warn(tr("There is no message yet."))
             return False
         if reason := stage.why_held(session):
             stage.warn(f"{reason.replace(' · ', '. ')}.")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -15,6 +16,7 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from chatapp.safe import clean_line
+from chatapp.texts import tr, tr_later
 from models.engine import Role
 from models.reasoning import answer_of
 from sessions.conversation import Message, MessageStatus
@@ -22,7 +24,14 @@ from sessions.conversation import Message, MessageStatus
 MAX_INDENT = 12
 """Levels that are set in; deeper ones stand below each other."""
 LINE_CELLS = 70
-MUTED = "$foreground 60%"
+MUTED = "$foreground 70%"
+_STATUS: Mapping[MessageStatus, str] = {
+    "complete": "",
+    "stopped": tr_later("stopped"),
+    "cut": tr_later("cut"),
+    "interrupted": tr_later("interrupted"),
+    "failed": tr_later("failed"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +61,7 @@ def tree_rows(messages: Sequence[Message], shown: Collection[int]) -> list[TreeR
     while waiting:
         message, depth = waiting.pop()
         text = answer_of(message.text) if message.role == "assistant" else message.text
-        line = clean_line(text, LINE_CELLS) or "(empty)"
+        line = clean_line(text, LINE_CELLS) or tr("(empty)")
         found.append(TreeRow(message.id, depth, message.role, line, message.status, message.id in shown))
         behind = children.get(message.id, [])
         waiting += [(child, depth + (len(behind) > 1)) for child in reversed(behind)]
@@ -62,7 +71,7 @@ def tree_rows(messages: Sequence[Message], shown: Collection[int]) -> list[TreeR
 class TreeScreen(ModalScreen[int | None]):
     """Shows the tree; answers the id of the message whose branch is to be shown, None for Escape."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", tr_later("Cancel"))]
 
     def __init__(self, rows: Sequence[TreeRow]) -> None:
         super().__init__()
@@ -72,8 +81,8 @@ class TreeScreen(ModalScreen[int | None]):
     def compose(self) -> ComposeResult:
         """One row for each message."""
         with Vertical(classes="window tree") as window:
-            window.border_title = "Branches · ● is shown"
-            window.border_subtitle = "Enter shows a branch · Escape closes"
+            window.border_title = Content(tr("Branches · ● is shown"))
+            window.border_subtitle = Content(tr("Enter shows a branch · Escape closes"))
             yield self._list
 
     def on_mount(self) -> None:
@@ -92,12 +101,14 @@ class TreeScreen(ModalScreen[int | None]):
 
 def row_text(row: TreeRow) -> Content:
     """`●   you  first line`, on one line."""
-    status = "" if row.status == "complete" else f" ({row.status})"
-    who = "you   " if row.role == "user" else "answer"
+    status = tr(_STATUS[row.status])
+    you, answer = tr("you"), tr("answer")
+    who = you if row.role == "user" else answer
+    room = max(cell_len(you), cell_len(answer)) + 1
     return Content.assemble(
         ("● " if row.is_shown else "  ", "bold $accent"),
         "  " * min(row.depth, MAX_INDENT),
-        (who + " ", MUTED),
+        (who + " " * (room - cell_len(who)), MUTED),
         (row.line, "bold" if row.is_shown else ""),
-        (status, "italic"),
+        (f" ({status})" if status else "", "italic"),
     )

@@ -13,17 +13,18 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from chatapp.filefinder import FileFinder
-from chatapp.safe import clean_line
-from chatapp.tui import commands
+from chatapp.safe import clean, clean_line
+from chatapp.tui import commands, words
 from chatapp.tui.composer import Composer
 from chatapp.tui.slash import MARK, is_command
 
 if TYPE_CHECKING:
     from chatapp.tui.app import ChatApp
 
-MUTED = "$foreground 60%"
+MUTED = "$foreground 70%"
 FILE_MARK = "@"
 MAX_OFFERS = 40
+_USAGE_CELLS = 18
 _FILE = re.compile(r"(?:^|\s)@(\S*)$")
 
 
@@ -89,7 +90,12 @@ class Completing:
         if word is None or self._hidden == (word.kind, word.start):
             self._show(())
         elif word.kind == "command":
-            self._show([_verb_offer(verb) for verb in commands.offered(self._app, word.text)])
+            self._show(
+                [
+                    _verb_offer(verb, commands.with_key(self._app, verb))
+                    for verb in commands.offered(self._app, word.text)
+                ]
+            )
         else:
             self._app.stage.work(self._look(word), "completions")
 
@@ -165,7 +171,9 @@ class Completing:
         if verb.complete is not None:
             return [_path_offer(value) for value in verb.complete(self._app, word.text)[:MAX_OFFERS]]
         return [
-            Offer(choice.value, Content.assemble((f"{choice.value:<10}", "bold"), " ", (choice.sentence, MUTED)))
+            Offer(
+                choice.value, Content.assemble((f"{clean(choice.value):<10}", "bold"), " ", (clean(choice.told), MUTED))
+            )
             for choice in verb.choices
             if choice.value.startswith(word.text.lower())
         ]
@@ -180,9 +188,8 @@ class Completing:
             self.widget.highlighted = 0
 
 
-def _verb_offer(verb: commands.Verb) -> Offer:
-    key = f" ({verb.key})" if verb.key else ""
-    shown = Content.assemble((f"{verb.usage:<18}", "bold"), " ", (verb.sentence + key, MUTED))
+def _verb_offer(verb: commands.Verb, sentence: str) -> Offer:
+    shown = Content.assemble((words.left(clean(verb.usage), _USAGE_CELLS), "bold"), " ", (clean(sentence), MUTED))
     return Offer(verb.name, shown, is_whole=not verb.argument)
 
 

@@ -14,6 +14,8 @@ from textual.timer import Timer
 from chatapp.console import replaced_notice
 from chatapp.filefinder import FileFinder
 from chatapp.safe import clean
+from chatapp.texts import tr
+from chatapp.tui import words
 from chatapp.tui.chips import Chip, described
 from chatapp.tui.completing import Completing
 from chatapp.tui.drafts import SAVE_AFTER_S
@@ -98,7 +100,7 @@ class Desk:
             stage.warn(str(error))
             return False
         except RuntimeError as error:  # there is no home folder
-            stage.warn(f"{path} cannot be read ({error}).")
+            stage.warn(tr("{path} cannot be read ({reason}).").format(path=path, reason=error))
             return False
         if not stage.is_standing or stage.composer.read_only or (word and word not in stage.composer.text):
             return False
@@ -146,6 +148,7 @@ class Desk:
             n_tokens = await self._limit.n_tokens(message.text)
         if n_tokens is not None and self._stage.is_standing:
             self._counts[key] = n_tokens
+            self._stage.composer.n_ctx = info.n_ctx if info else None
             message.take(n_tokens)
 
     def view(self, chip: Chip) -> None:
@@ -168,7 +171,8 @@ class Desk:
             if not name:
                 names = await asyncio.to_thread(self._snippets.names)
                 if not names:
-                    stage.warn(f"There is no snippet: write one to {self._tools.snippets / 'NAME.md'}.")
+                    path = self._tools.snippets / "NAME.md"
+                    stage.warn(tr("There is no snippet: write one to {path}.").format(path=path))
                     return
                 chosen: str | None = await self._app.push_screen_wait(SnippetsScreen(names))
                 if chosen is None:
@@ -197,12 +201,13 @@ class Desk:
     def edit(self) -> None:
         """Open the draft in the user's editor; chips are words in it, and stay if those do."""
         if self._stage.composer.read_only:
-            self._stage.warn("The box takes no text now.")
+            self._stage.warn(tr("The box takes no text now."))
         else:
             self._stage.converse(self._edit())
 
     async def _edit(self) -> None:
-        from chatapp.tui.editor import EditorError, edited
+        from chatapp.editorfile import EditorError
+        from chatapp.tui.editor import edited
 
         composer = self._stage.composer
         before = composer.text
@@ -217,6 +222,6 @@ class Desk:
 
 
 def _note(found: TextFile) -> str:
-    replaced = f"{found.n_replaced:,} replaced" if found.n_replaced else ""
+    replaced = tr("{n} replaced").format(n=words.count(found.n_replaced)) if found.n_replaced else ""
     encoding = found.encoding if found.encoding != "UTF-8" else ""
     return ", ".join(part for part in (encoding, replaced) if part)

@@ -16,10 +16,11 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from chatapp.safe import clean, clean_line
+from chatapp.texts import tr, tr_later, tr_n
 from chatapp.tui import words
 from chatapp.tui.modelchoice import ModelChoice
 
-MUTED = "$foreground 60%"
+MUTED = "$foreground 70%"
 GUARD_S = 0.3
 """How long a dialog that came unasked takes no answer, in seconds."""
 
@@ -36,7 +37,7 @@ class Way:
 class WaysScreen(ModalScreen[str | None]):
     """Says what is the matter and offers ways on; answers the name of one, None for Escape."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", tr_later("Cancel"))]
 
     def __init__(self, title: str, sentence: str, ways: Sequence[Way]) -> None:
         super().__init__()
@@ -50,7 +51,7 @@ class WaysScreen(ModalScreen[str | None]):
         """The sentence, the ways."""
         with self._window:
             self._window.border_title = Content(self._title)
-            self._window.border_subtitle = "Escape cancels"
+            self._window.border_subtitle = Content(tr("Escape cancels"))
             yield Static(self._sentence, markup=False, classes="dialog-text")
             yield OptionList(*(Option(_way(way), id=way.name) for way in self._ways), markup=False)
 
@@ -60,7 +61,7 @@ class WaysScreen(ModalScreen[str | None]):
 
     def _be_ready(self) -> None:
         self._is_ready = True
-        self._window.border_subtitle = "Enter chooses · Escape cancels"
+        self._window.border_subtitle = Content(tr("Enter chooses · Escape cancels"))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Answer with the chosen way."""
@@ -78,21 +79,21 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
     `models` reads files and is asked in a thread.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", tr_later("Cancel"))]
 
     def __init__(self, title: str, models: Callable[[], list[ModelChoice]]) -> None:
         super().__init__()
         self._title = title
         self._ask = models
         self._models: list[ModelChoice] = []
-        self._line = Static("reading what models there are…", markup=False, classes="dialog-text")
+        self._line = Static(tr("reading what models there are…"), markup=False, classes="dialog-text")
         self._list = OptionList(markup=False)
 
     def compose(self) -> ComposeResult:
         """A line on how it stands, the models."""
         with Vertical(classes="window") as window:
             window.border_title = Content(self._title)
-            window.border_subtitle = "Enter chooses · Escape cancels"
+            window.border_subtitle = Content(tr("Enter chooses · Escape cancels"))
             yield self._line
             yield self._list
 
@@ -105,10 +106,11 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
         try:
             self._models = await asyncio.to_thread(self._ask)
         except Exception as error:  # noqa: BLE001 - the top of a worker
-            self._line.update(clean(f"The models cannot be listed ({type(error).__name__}: {error})."))
+            told = f"{type(error).__name__}: {error}"
+            self._line.update(clean(tr("The models cannot be listed ({error}).").format(error=told)))
             return
         if not self._models:
-            self._line.update("There is no other model on this machine: `chatapp models add PATH.gguf` adds one.")
+            self._line.update(tr("There is no other model on this machine: `chatapp models add PATH.gguf` adds one."))
             return
         self._line.display = False
         self._list.set_options([Option(_model(one), id=str(at)) for at, one in enumerate(self._models)])
@@ -141,8 +143,8 @@ class TurnsScreen(ModalScreen[frozenset[int] | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "cancel", "Cancel"),
-        Binding("space", "mark", "Mark", priority=True),
+        Binding("escape", "cancel", tr_later("Cancel")),
+        Binding("space", "mark", tr_later("Mark"), priority=True),
     ]
 
     def __init__(self, turns: Sequence[TurnRow], n_over: int) -> None:
@@ -156,8 +158,8 @@ class TurnsScreen(ModalScreen[frozenset[int] | None]):
     def compose(self) -> ComposeResult:
         """What would be freed, the turns."""
         with Vertical(classes="window") as window:
-            window.border_title = "Remove turns"
-            window.border_subtitle = "Space marks · Enter continues without them · Escape cancels"
+            window.border_title = Content(tr("Remove turns"))
+            window.border_subtitle = Content(tr("Space marks · Enter continues without them · Escape cancels"))
             yield self._line
             yield self._list
 
@@ -181,7 +183,7 @@ class TurnsScreen(ModalScreen[frozenset[int] | None]):
         if self._marked:
             self.dismiss(frozenset(self._marked))
         else:
-            self._line.update("Mark at least one turn with the space bar.")
+            self._line.update(tr("Mark at least one turn with the space bar."))
 
     def action_cancel(self) -> None:
         """Answer that nothing is to be done."""
@@ -193,29 +195,34 @@ class TurnsScreen(ModalScreen[frozenset[int] | None]):
         )
         freed = sum(turn.n_tokens for turn in self._turns if turn.question_id in self._marked)
         missing = self._n_over - freed
-        fits = "it fits then" if missing <= 0 else f"{words.count(missing)} more have to go"
-        self._line.update(
-            f"The rest goes on in a new conversation; this one stays. {words.count(freed)} tokens are freed: {fits}."
-        )
+        if missing <= 0:
+            told = tr(
+                "The rest goes on in a new conversation; this one stays. {freed} tokens are freed: it fits then."
+            ).format(freed=words.count(freed))
+        else:
+            told = tr(
+                "The rest goes on in a new conversation; this one stays. "
+                "{freed} tokens are freed: {missing} more have to go."
+            ).format(freed=words.count(freed), missing=words.count(missing))
+        self._line.update(told)
 
 
 def _way(way: Way) -> Content:
-    return Content.assemble((way.label, "bold"), *([("\n  " + clean(way.detail), MUTED)] if way.detail else []))
+    return Content.assemble((clean(way.label), "bold"), *([("\n  " + clean(way.detail), MUTED)] if way.detail else []))
 
 
 def _model(one: ModelChoice) -> Content:
-    lack = () if one.fits else ((" · does not fit into memory", "$warning"),)
+    lack = () if one.fits else ((" · " + tr("does not fit into memory"), "$warning"),)
     return Content.assemble((clean_line(one.name, 60), "bold"), ("\n  " + clean_line(one.detail, 100), MUTED), *lack)
 
 
 def _turn(turn: TurnRow, *, is_marked: bool) -> Content:
+    n_tokens = tr_n("{n} token", "{n} tokens", turn.n_tokens).format(n=words.count(turn.n_tokens))
     return Content.assemble(
-        ("[x] " if is_marked else "[ ] ", "bold $accent"),
-        clean_line(turn.title, 44),
-        (f"  {words.count(turn.n_tokens)} tokens", MUTED),
+        ("[x] " if is_marked else "[ ] ", "bold $accent"), clean_line(turn.title, 44), ("  " + n_tokens, MUTED)
     )
 
 
 def turn_rows(turns: Iterable[tuple[int, str, int]]) -> list[TurnRow]:
     """Rows from ids, questions and tokens; a question without a line that says something is named so."""
-    return [TurnRow(number, clean_line(text, 80) or "(blank)", n_tokens) for number, text, n_tokens in turns]
+    return [TurnRow(number, clean_line(text, 80) or tr("(blank)"), n_tokens) for number, text, n_tokens in turns]

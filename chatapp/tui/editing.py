@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from textual.widgets import Static
 
+from chatapp.texts import tr, tr_later
 from chatapp.tui.composer import Composer
 from sessions.conversation import Draft, Message
 
-HINT = "editing: Enter makes another version, Escape gives up"
+HINT = tr_later("editing: Enter makes another version, Escape gives up")
 
 
 class Editing:
     """Owner of the hint above the box."""
 
     def __init__(self, composer: Composer) -> None:
-        self.hint = Static(HINT, id="editing", markup=False)
+        self.hint = Static(tr(HINT), id="editing", markup=False)
         self.hint.display = False
         self._composer = composer
         self._question: Message | None = None

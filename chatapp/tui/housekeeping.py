@@ -1,9 +1,10 @@
-"""What is done while the window has nothing else to do: the trash ages, and search learns of what is new."""
+"""What is done while the window has nothing else to do: trash ages, search learns, what the killed left is removed."""
 
 from __future__ import annotations
 
 import asyncio
 
+from chatapp.texts import tr, tr_n
 from chatapp.tui.beside import Beside
 from chatapp.tui.stage import Stage
 from models.errors import EngineError
@@ -27,14 +28,18 @@ class Housekeeping:
     async def _run(self) -> None:
         now = self._stage.now()
         try:
+            await self._beside.ask(lambda them: them.sweep_locks())
             gone = await self._beside.ask(lambda them: them.expire(now))
         except (SessionError, EngineError, OSError) as error:
-            self._stage.warn(f"The trash could not be emptied of what is old: {error}")
+            self._stage.warn(tr("The trash could not be emptied of what is old: {error}").format(error=error))
             return
         if gone and self._stage.is_standing:
-            self._stage.tell(
-                f"{len(gone):,} conversation{'s' * (len(gone) > 1)} left the trash for good after 30 days."
+            told = tr_n(
+                "{n} conversation left the trash for good after 30 days.",
+                "{n} conversations left the trash for good after 30 days.",
+                len(gone),
             )
+            self._stage.tell(told.format(n=f"{len(gone):,}"))
             self._stage.refresh_sidebar()
         await self._catch_up()
 

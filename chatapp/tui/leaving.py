@@ -6,6 +6,7 @@ import asyncio
 
 from textual.widgets import Input, TextArea
 
+from chatapp.texts import tr
 from chatapp.tui.stage import Stage
 
 QUIT_AGAIN_S = 2.0
@@ -36,7 +37,7 @@ class Leaving:
             self.leave()
             return
         self._asked_at = now
-        app.notify("Ctrl+C again quits.", timeout=QUIT_AGAIN_S, markup=False)
+        app.notify(tr("Ctrl+C again quits."), timeout=QUIT_AGAIN_S, markup=False)
 
     def leave(self) -> None:
         """Quit; a running answer is stopped first and kept, and so is the draft."""

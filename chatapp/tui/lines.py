@@ -15,32 +15,40 @@ from textual.widgets import Input, Static
 from textual.worker import Worker
 
 from chatapp.safe import clean, clean_line
+from chatapp.texts import tr, tr_later
 from chatapp.tui import words
+from chatapp.tui.fields import Field
 from models.engine import Event, Failed, Finished, Piece, Progress
 from sessions.titles import read_title
 
 _BAR = 20
-_PHASES = {"load": "loading the model", "restore": "reading KV from disk", "prefill": "reading the conversation"}
+_PHASES = {
+    "load": tr_later("loading the model"),
+    "tune": tr_later("measuring this machine"),
+    "check": tr_later("checking that KV comes back"),
+    "restore": tr_later("reading KV from disk"),
+    "prefill": tr_later("reading the conversation"),
+}
 
 
 class LineScreen(ModalScreen[str | None]):
     """Asks for one line; answers None when nothing is to be changed."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", tr_later("Cancel"))]
 
     def __init__(self, title: str, line: str, *, hint: str = "", can_be_empty: bool = False) -> None:
         super().__init__()
         self._title = title
         self._old = line
         self._can_be_empty = can_be_empty
-        self.line = Input(clean_line(line, 600), max_length=600)
+        self.line = Field(clean_line(line, 600), max_length=600)
         self.hint = Static(hint, markup=False)
 
     def compose(self) -> ComposeResult:
         """The line to write in, and a hint."""
         with Vertical(classes="window small") as window:
             window.border_title = Content(self._title)
-            window.border_subtitle = "Enter keeps it · Escape does not"
+            window.border_subtitle = Content(tr("Enter keeps it · Escape does not"))
             yield self.line
             yield self.hint
 
@@ -61,17 +69,17 @@ class LineScreen(ModalScreen[str | None]):
 class TitleScreen(LineScreen):
     """Asks for a title. `begin` starts the events of the model's suggestion; a failure among them is a `Failed`."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+g", "suggest", "Suggest", priority=True)]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+g", "suggest", tr_later("Suggest"), priority=True)]
 
     def __init__(self, title: str, begin: Callable[[], AsyncGenerator[Event, None]]) -> None:
-        super().__init__("Title", title, hint="Ctrl+G lets the model suggest one")
+        super().__init__(tr("Title"), title, hint=tr("Ctrl+G lets the model suggest one"))
         self._begin = begin
         self._worker: Worker[None] | None = None
 
     def action_suggest(self) -> None:
         """Let the model suggest a title, unless it is at it."""
         if not self._is_asking:
-            self.hint.update("starting · Escape stops")
+            self.hint.update(tr("starting · Escape stops"))
             self._worker = self.run_worker(self._suggest(), exit_on_error=False)
 
     @property
@@ -82,7 +90,7 @@ class TitleScreen(LineScreen):
         """Stop the suggestion; without one, answer that nothing changes."""
         if self._is_asking and self._worker is not None:
             self._worker.cancel()
-            self.hint.update("Stopped · Ctrl+G asks again")
+            self.hint.update(tr("Stopped · Ctrl+G asks again"))
         else:
             self.dismiss(None)
 
@@ -97,10 +105,10 @@ class TitleScreen(LineScreen):
                 match event:
                     case Progress():
                         share = event.done / event.total if event.total else 0.0
-                        phase = _PHASES.get(event.phase, event.phase)
-                        self.hint.update(f"{phase} {words.bar(share, _BAR)} {share:.0%} · Escape stops")
+                        step = f"{tr(_PHASES.get(event.phase, event.phase))} {words.bar(share, _BAR)} {share:.0%}"
+                        self.hint.update(tr("{step} · Escape stops").format(step=step))
                     case Piece():
-                        self.hint.update("writing… · Escape stops")
+                        self.hint.update(tr("writing… · Escape stops"))
                     case Finished():
                         self._take(clean_line(read_title(event.text), 80))
                         return  # behind it is only what it left on the disk: nothing
@@ -113,6 +121,6 @@ class TitleScreen(LineScreen):
         if title:
             self.line.value = title
             self.line.action_end()
-            self.hint.update("Suggested by the model · Ctrl+G asks again")
+            self.hint.update(tr("Suggested by the model · Ctrl+G asks again"))
         else:
-            self.hint.update("The model suggested nothing · Ctrl+G asks again")
+            self.hint.update(tr("The model suggested nothing · Ctrl+G asks again"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from chatapp.safe import clean_line
+from chatapp.texts import tr
 from chatapp.tui.stage import Stage
 
 
@@ -16,7 +17,7 @@ def set_task(stage: Stage, task: str) -> None:
     """Give the conversation on the screen another task line."""
     if session := stage.ask(lambda: stage.manager.set_task(stage.current, task)):
         stage.refresh_title(session)
-        stage.tell(f"The task: {clean_line(session.task, 120)}")
+        stage.tell(tr("The task: {task}").format(task=clean_line(session.task, 120)))
 
 
 def tag(stage: Stage, words: str) -> None:
@@ -27,5 +28,5 @@ def tag(stage: Stage, words: str) -> None:
     session = stage.ask(lambda: stage.manager.tag(stage.current, add=add, remove=remove))
     if session is not None:
         names = " ".join(f"#{clean_line(name, 40)}" for name in session.tags)
-        stage.tell(f"Tags: {names}" if names else "This conversation has no tag now.")
+        stage.tell(tr("Tags: {tags}").format(tags=names) if names else tr("This conversation has no tag now."))
         stage.refresh()

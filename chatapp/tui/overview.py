@@ -9,6 +9,7 @@ from textual.content import Content
 from textual.timer import Timer
 
 from chatapp.safe import clean_line
+from chatapp.texts import tr, tr_later, tr_n
 from chatapp.tui import words
 from chatapp.tui.beside import Beside
 from chatapp.tui.listrows import MUTED, Row, View, rows
@@ -31,9 +32,9 @@ PRICE_AFTER_S = 0.15
 """The price of a row is asked for this long after it was highlighted, in seconds."""
 
 VIEWS: Mapping[View, tuple[Wanted, str, str]] = {
-    "list": (Wanted(), "", "No conversation yet"),
-    "archive": (Wanted(is_archived=True), "Archive · V goes on", "The archive is empty"),
-    "trash": (Wanted(is_trashed=True), "Trash · V goes on", "The trash is empty"),
+    "list": (Wanted(), "", tr_later("No conversation yet")),
+    "archive": (Wanted(is_archived=True), tr_later("Archive · V goes on"), tr_later("The archive is empty")),
+    "trash": (Wanted(is_trashed=True), tr_later("Trash · V goes on"), tr_later("The trash is empty")),
 }
 """What each view asks for, its head, and what it says when it is empty."""
 
@@ -85,7 +86,7 @@ class Overview:
             return
         self._has_more = len(found) > self._n_wanted
         self._loaded = {summary.session.id: summary for summary in found[: self._n_wanted]}
-        self._library.say_head(head)
+        self._library.say_head(tr(head))
         self._paint()
         if self._prices is not None:
             if self._all_later is not None:
@@ -116,8 +117,8 @@ class Overview:
             prices=self._known,
         )
         if self._has_more and self._n_wanted >= MAX_ROWS:
-            shown.append(Row(None, "older ones: / finds them"))
-        self._library.list.show(shown or [Row(None, VIEWS[self.view][2])], self.view, current=self._current)
+            shown.append(Row(None, tr("older ones: / finds them")))
+        self._library.list.show(shown or [Row(None, tr(VIEWS[self.view][2]))], self.view, current=self._current)
         self._tell()
 
     def next_view(self) -> None:
@@ -172,12 +173,20 @@ class Overview:
             self._library.say_foot(Content(""))
             return
         session = summary.session
-        facts = [f"{words.count(summary.n_tokens)} tokens"] if summary.n_tokens else []
+        n_tokens = tr_n("{n} token", "{n} tokens", summary.n_tokens).format(n=words.count(summary.n_tokens))
+        facts = [n_tokens] if summary.n_tokens else []
         if price := self._known.get(session.id):
-            took = "" if price.seconds is None else f" {_short(price.seconds)}"
-            facts.append(f"{'warm' if price.is_warm else 'cold'}{took}")
+            facts.append(_price(price))
         tags = " ".join(f"#{clean_line(tag, 40)}" for tag in session.tags)
         self._library.say_foot(Content.assemble((" · ".join(facts), ""), ("\n" + tags, MUTED)))
+
+
+def _price(price: Price) -> str:
+    """What coming back to a conversation takes, in words."""
+    if price.seconds is None:
+        return tr("warm") if price.is_warm else tr("cold")
+    told = tr("warm {time}") if price.is_warm else tr("cold {time}")
+    return told.format(time=_short(price.seconds))
 
 
 def _short(seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chatapp.texts import tr
 from chatapp.tui.stage import Stage
 from models.reasoning import answer_of
 from sessions.conversation import ReasoningPolicy, Session
@@ -18,18 +19,22 @@ class Preferences:
         stage = self._stage
         session = self._session()
         if session and stage.ask(lambda: stage.manager.choose_sampling(session.id, preset)):
-            ruled = " The sampling given on the command line still wins." if stage.talk.has_sampling else ""
-            stage.tell(
-                f"The next answers are sampled {f'by {preset!r}' if preset else 'as the model recommends'}.{ruled}"
-            )
+            chosen = tr("The next answers are sampled as the model recommends.")
+            if preset:
+                chosen = tr("The next answers are sampled by {preset!r}.").format(preset=preset)
+            if stage.talk.has_sampling:
+                chosen += " " + tr("The sampling given on the command line still wins.")
+            stage.tell(chosen)
 
     def set_reasoning(self, policy: ReasoningPolicy) -> None:
         """Choose whether later prompts contain the reasoning of the answers to come."""
         stage = self._stage
         session = self._session()
         if session and stage.ask(lambda: stage.manager.set_reasoning(session.id, policy)):
-            fate = "keep" if policy == "keep" else "leave out"
-            stage.tell(f"Later prompts {fate} the reasoning of the answers to come.")
+            if policy == "keep":
+                stage.tell(tr("Later prompts keep the reasoning of the answers to come."))
+            else:
+                stage.tell(tr("Later prompts leave out the reasoning of the answers to come."))
 
     def copy_answer(self) -> None:
         """Copy the last answer, without its reasoning."""
@@ -37,9 +42,8 @@ class Preferences:
         answers = [answer_of(message.text) for message in stage.messages() if message.role == "assistant"]
         if answers and answers[-1].strip():
             stage.app.copy_to_clipboard(answers[-1])
-            stage.tell("The last answer is copied.")
         else:
-            stage.warn("There is no answer to copy yet.")
+            stage.warn(tr("There is no answer to copy yet."))
 
     def _session(self) -> Session | None:
         stage = self._stage

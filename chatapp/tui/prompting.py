@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from chatapp.safe import clean_line
+from chatapp.texts import tr
 from chatapp.tui.stage import UNSAVED, Stage
 from sessions.conversation import Draft, Session
+from sessions.lint import find_volatile
 
 
 class Prompting:
@@ -15,7 +18,7 @@ class Prompting:
     def ask(self, given: str) -> None:
         """Take a text or `@NAME` as the prompt; without one, ask."""
         if self._stage.current in self._stage.talk.live:
-            self._stage.warn("This conversation is being answered. Escape stops the answer.")
+            self._stage.warn(tr("This conversation is being answered. Escape stops the answer."))
         else:
             self._stage.converse(self._ask(given))
 
@@ -41,6 +44,18 @@ class Prompting:
         if changed is None or (session is not None and changed.id == session.id and session.system == text):
             return
         await self._show(session, changed, choice.moved, is_fork=is_fork)
+        if given and (found := find_volatile(text)):  # the screen says so while the text is written
+            sentence = tr(
+                "{reason}: {text}. It changes from run to run, so that nothing of the conversation can be reused: "
+                "/system without a text moves it out."
+            )
+            reason = clean_line(found[0].reason, 80).capitalize()
+            stage.app.notify(
+                sentence.format(reason=reason, text=clean_line(found[0].text, 40)),
+                severity="warning",
+                timeout=10,
+                markup=False,
+            )
 
     def _given(self, session: Session | None, text: str) -> Session:
         manager = self._stage.manager
@@ -67,6 +82,6 @@ class Prompting:
             stage.composer.move_cursor((0, 0))
             stage.composer.insert_text(moved + "\n\n")
         if before is None:
-            stage.tell("This conversation has the system prompt; it is shown above the first message.")
+            stage.tell(tr("This conversation has the system prompt; it is shown above the first message."))
         if is_fork:
-            stage.tell("This is the fork with the new system prompt; the old conversation is in the list.")
+            stage.tell(tr("This is the fork with the new system prompt; the old conversation is in the list."))

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from chatapp.safe import clean, clean_line
+from chatapp.texts import tr
+from chatapp.tui import words
 from chatapp.tui.beside import Beside
 from chatapp.tui.stage import Stage
 from sessions.errors import SessionError
@@ -75,7 +77,7 @@ class Reports:
         fork = stage.ask(lambda: stage.manager.fork(session.id, without=[left_out]))
         if fork is not None:
             await stage.show(fork.id)
-            stage.tell("This is the fork without that turn; the old conversation is in the list.")
+            stage.tell(tr("This is the fork without that turn; the old conversation is in the list."))
 
     async def _export(self, name: str) -> None:
         stage = self._stage
@@ -87,18 +89,21 @@ class Reports:
             return them.export(session_id, self._folder / Path(name).expanduser(), is_folder=names_folder(name))
 
         if (path := await self._told(write)) is not None:
-            stage.tell(f"Written: {clean_line(str(path), 200)}")
+            stage.tell(tr("Written: {path}").format(path=clean_line(str(path), 200)))
 
     async def _import(self, name: str) -> None:
         stage = self._stage
-        stage.tell(f"Reading {clean_line(name, 80)}…")
+        stage.tell(tr("Reading {name}…").format(name=clean_line(name, 80)))
         found = await self._told(lambda them: them.import_from(self._folder / Path(name).expanduser()))
         if found is None or not stage.is_standing:
             return
         counts = found.counts
-        said = [f"{counts['added']:,} added", f"{counts['there']:,} already there"]
-        said += [f"{counts[status]:,} {status}" for status in ("empty", "failed") if counts[status]]
-        sentence = f"{clean_line(name, 80)}: {', '.join(said)}."
+        said = [(tr("{n} added"), counts["added"]), (tr("{n} already there"), counts["there"])]
+        said += [
+            (text, n) for text, n in ((tr("{n} empty"), counts["empty"]), (tr("{n} failed"), counts["failed"])) if n
+        ]
+        listed = ", ".join(text.format(n=words.count(n)) for text, n in said)
+        sentence = f"{clean_line(name, 80)}: {listed}."
         if found.reason:
             stage.warn(f"{sentence} {clean(found.reason)}")
         else:
@@ -112,5 +117,5 @@ class Reports:
         except SessionError as error:
             self._stage.warn(str(error))
         except (OSError, RuntimeError) as error:
-            self._stage.warn(f"That file cannot be used ({error}): choose another place.")
+            self._stage.warn(tr("That file cannot be used ({reason}): choose another place.").format(reason=error))
         return None

@@ -13,7 +13,9 @@ from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from chatapp.safe import clean, clean_line
+from chatapp.texts import tr, tr_later
 from chatapp.tui import words
+from chatapp.tui.fields import Field
 from chatapp.tui.listrows import MUTED, title_of
 from chatapp.tui.messages import SearchClosed, SessionChosen
 from sessions.search import Hit
@@ -24,20 +26,25 @@ SNIPPET_CELLS = 78
 """Three lines of the list."""
 FOUND = "bold underline $accent"
 
-_ROLES = {"user": "you", "assistant": "answer", "system": "system prompt", None: "title"}
+_ROLES = {
+    "user": tr_later("you"),
+    "assistant": tr_later("answer"),
+    "system": tr_later("system prompt"),
+    None: tr_later("title"),
+}
 
 
-class SearchField(Input):
+class SearchField(Field):
     """One line to type a query in; Up, Down and Enter choose among what was found."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "close_search", "Back to the list"),
+        Binding("escape", "close_search", tr_later("Back to the list")),
         Binding("up", "move(-1)", show=False),
         Binding("down", "move(1)", show=False),
     ]
 
     def __init__(self) -> None:
-        super().__init__(id="search", placeholder='words, "a phrase", #tag', max_length=200, compact=True)
+        super().__init__(id="search", placeholder=tr('words, "a phrase", #tag'), max_length=200, compact=True)
 
     def action_close_search(self) -> None:
         """Return to the list."""
@@ -60,7 +67,7 @@ class SearchField(Input):
 class Results(OptionList):
     """The matches of a query, best first; Enter or a click opens the conversation at the message."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "close_search", "Back to the list")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "close_search", tr_later("Back to the list"))]
 
     def __init__(self) -> None:
         super().__init__(id="results", markup=False, compact=True)
@@ -71,7 +78,7 @@ class Results(OptionList):
         self._hits = hits
         options = [Option(hit_text(hit, now)) for hit in hits]
         if hint:
-            options.append(Option(Content.assemble((hint, MUTED)), disabled=True))
+            options.append(Option(Content.assemble((clean(hint), MUTED)), disabled=True))
         self.set_options(options)
         self.highlighted = 0 if hits else None
 
@@ -93,9 +100,9 @@ def as_query(typed: str) -> str:
 
 def hit_text(hit: Hit, now: float) -> Content:
     """The title and where it was found; then the text with its matches in bold and underlined."""
-    where = f"{_ROLES[hit.role]} · {words.age(hit.created_at, now)}"
+    where = f"{tr(_ROLES[hit.role])} · {words.age(hit.created_at, now)}"
     if hit.session.archived_at is not None:
-        where += " · archived"
+        where += " · " + tr("archived")
     if hit.role is None:
         return Content.assemble(snippet_text(hit), ("\n" + where, MUTED), "\n")
     title = clean_line(title_of(hit.session), 26)
@@ -113,12 +120,12 @@ def snippet_text(hit: Hit) -> Content:
         at = b
     parts.append((_one_line(hit.snippet[at:]), ""))
     room = SNIPPET_CELLS
-    kept: list[tuple[str, str]] = []
+    kept: list[Content] = []
     for text, style in parts:
         if cell_len(text) > room:
-            kept.append((clean_line(text, room) if room > 1 else "…", style))
+            kept.append(Content.styled(clean_line(text, room) if room > 1 else "…", style))
             break
-        kept.append((text, style))
+        kept.append(Content.styled(clean(text), style))
         room -= cell_len(text)
     return Content.assemble(*kept)
 

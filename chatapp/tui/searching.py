@@ -5,6 +5,7 @@ from __future__ import annotations
 from textual.timer import Timer
 
 from chatapp.safe import clean
+from chatapp.texts import tr, tr_n
 from chatapp.tui.beside import Beside
 from chatapp.tui.results import as_query
 from chatapp.tui.stage import Stage
@@ -74,7 +75,8 @@ class Searching:
                 self._stage.warn(str(error))
                 return
             except Exception as error:  # noqa: BLE001 - the top of a worker
-                self._stage.warn(f"The search failed ({type(error).__name__}: {error}).")
+                told = f"{type(error).__name__}: {error}"
+                self._stage.warn(tr("The search failed ({error}).").format(error=told))
                 return
             if not self._stage.is_standing or query != self._query:
                 return
@@ -88,7 +90,8 @@ class Searching:
 def _hint(page: Page, query: str) -> str:
     """What to say below the matches."""
     if page.n_unindexed:
-        return f"still reading {page.n_unindexed:,} messages…"
+        told = tr_n("still reading {n} message…", "still reading {n} messages…", page.n_unindexed)
+        return told.format(n=f"{page.n_unindexed:,}")
     if page.has_more:
-        return f"the {MAX_HITS} best are shown: type more words for fewer"
-    return "" if page.hits else f"Nothing found for {clean(query)}"
+        return tr("the {n} best are shown: type more words for fewer").format(n=MAX_HITS)
+    return "" if page.hits else tr("Nothing found for {query}").format(query=clean(query))

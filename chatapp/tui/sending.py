@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from textual.worker import Worker
 
 from chatapp.console import lost_notice
+from chatapp.texts import tr
 from chatapp.tui.composer import LONGEST_DRAFT, too_long_notice
 from chatapp.tui.limit import Limit
 from chatapp.tui.live import SEND, LiveAnswer, Notice, Request
@@ -47,44 +48,45 @@ class Sending:
             stage.warn(f"{reason.replace(' · ', '. ')}.")
             return
         if stage.current in stage.talk.live:
-            stage.warn("This conversation is being answered. Escape stops the answer.")
+            stage.warn(tr("This conversation is being answered. Escape stops the answer."))
             return
         edited = stage.editing.question_id
         if self._tasks.is_wanted(stage.current):
             stage.converse(self._send_if_it_belongs(stage.current, draft, typed, edited))
-        elif edited is not None:
-            await self._begin(draft, typed, edits=edited)
-        elif self._limit.may_be_short(stage.current, text):
-            stage.converse(self._send_if_it_fits(stage.current, draft, typed))
+        elif self._limit.may_be_short(stage.current, text, edited):
+            stage.converse(self._send_if_it_fits(stage.current, draft, typed, edited))
         else:
-            await self._begin(draft, typed)
+            await self._begin(draft, typed, edits=edited)
 
     async def _send_if_it_belongs(self, session_id: str, draft: Draft, typed: str, edited: int | None) -> None:
         verdict = await self._tasks.verdict(session_id, draft, edits=edited)
         if verdict is None:
             return
-        if edited is None and self._limit.may_be_short(session_id, draft.text):
-            await self._send_if_it_fits(session_id, draft, typed, verdict)
-        elif self._is_unchanged(session_id, typed) and self._stage.editing.question_id == edited:
+        if self._limit.may_be_short(session_id, draft.text, edited):
+            await self._send_if_it_fits(session_id, draft, typed, edited, verdict)
+        elif self._is_unchanged(session_id, typed, edited):
             await self._begin(draft, typed, edits=edited, verdict=verdict)
         elif self._stage.is_standing:
-            self._stage.warn("Not sent: the message was changed while it was looked at. Enter sends it.")
+            self._stage.warn(tr("Not sent: the message was changed while it was looked at. Enter sends it."))
 
-    async def _send_if_it_fits(self, session_id: str, draft: Draft, typed: str, verdict: Verdict | None = None) -> None:
-        if not await self._limit.fits(session_id, draft.text):
+    async def _send_if_it_fits(
+        self, session_id: str, draft: Draft, typed: str, edited: int | None, verdict: Verdict | None = None
+    ) -> None:
+        if not await self._limit.fits(session_id, draft.text, edited):
             return
-        if self._is_unchanged(session_id, typed):
-            await self._begin(draft, typed, verdict=verdict)
+        if self._is_unchanged(session_id, typed, edited):
+            await self._begin(draft, typed, edits=edited, verdict=verdict)
         elif self._stage.is_standing:
-            self._stage.warn("Not sent: the message was changed while its tokens were counted. Enter sends it.")
+            self._stage.warn(tr("Not sent: the message was changed while its tokens were counted. Enter sends it."))
 
-    async def _offer_and_send(self, session_id: str, draft: Draft, failed: Failed) -> None:
+    async def _offer_and_send(self, session_id: str, draft: Draft, failed: Failed, edited: int | None) -> None:
         """The engine found a message too long that is in the box again."""
         composer = self._stage.composer
         typed = composer.text
-        can_be_sent = await self._limit.offer_after_failure(session_id, draft.text, failed.message)
-        if can_be_sent and self._is_unchanged(session_id, typed) and as_message(composer.content, typed) == draft:
-            await self._begin(draft, typed)
+        can_be_sent = await self._limit.offer_after_failure(session_id, draft.text, failed.message, edited)
+        is_unchanged = self._is_unchanged(session_id, typed, edited)
+        if can_be_sent and is_unchanged and as_message(composer.content, typed) == draft:
+            await self._begin(draft, typed, edits=edited)
 
     async def _offer_and_go_on(self, live: LiveAnswer, failed: Failed) -> None:
         """The context has no room for more of an answer."""
@@ -96,10 +98,10 @@ class Sending:
             question, answer = messages[-2:]
             await self.go_on(question, live.request, begun=answer)
 
-    def _is_unchanged(self, session_id: str, typed: str) -> bool:
+    def _is_unchanged(self, session_id: str, typed: str, edited: int | None) -> bool:
         """True if the screen still shows the draft that was asked about; its conversation may have got a row."""
         stage = self._stage
-        is_shown = stage.current == session_id or session_id == UNSAVED
+        is_shown = (stage.current == session_id or session_id == UNSAVED) and stage.editing.question_id == edited
         return stage.is_standing and is_shown and stage.composer.text.startswith(typed)
 
     async def go_on(self, question: Message, request: Request, *, begun: Message | None = None) -> None:
@@ -122,6 +124,7 @@ class Sending:
             stage.talk.forget(UNSAVED)
             stage.drafts.keep(UNSAVED, Draft(""))
             stage.current = session.id
+            stage.leasing.enter(session.id)
         if edits is None:  # until the question is stored, which may have to wait
             stage.drafts.keep(stage.current, stage.composer.content)
         n_before = _n_before(spoken(stage.messages()), edits)
@@ -171,7 +174,7 @@ class Sending:
         elif failure:
             if live.request == SEND:
                 stage.drafts.offer(live.session_id, Draft(live.question, live.attachments))
-            stage.warn(f"In another conversation: {failure}")
+            stage.warn(tr("In another conversation: {failure}").format(failure=failure))
         stage.composer.recount()
         stage.refresh()
 
@@ -186,8 +189,11 @@ class Sending:
 
     def _offer_ways(self, live: LiveAnswer, failed: Failed) -> None:
         """Some failures have ways out that the user chooses from."""
-        if failed.kind == PromptTooLong.kind and live.request == SEND:
-            self._stage.converse(self._offer_and_send(live.session_id, Draft(live.question, live.attachments), failed))
+        if failed.kind == PromptTooLong.kind and live.request.kind == "send":
+            draft = Draft(live.question, live.attachments)
+            # An edit that was stored is no edit any more: the branch that is shown is its own.
+            edited = self._stage.editing.question_id
+            self._stage.converse(self._offer_and_send(live.session_id, draft, failed, edited))
         else:
             self._switching.offer_if_needed(live.session_id, failed)
 

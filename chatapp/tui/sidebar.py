@@ -12,6 +12,8 @@ from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
+from chatapp.safe import clean
+from chatapp.texts import tr_later
 from chatapp.tui.listrows import BROAD, NARROW, Row, View
 from chatapp.tui.messages import MoreAsked, RowHighlighted, SessionChosen, VerbAsked
 from chatapp.tui.results import Results, SearchField
@@ -26,16 +28,22 @@ class Sidebar(OptionList):
     """One row a conversation; Enter or a click opens it, letters do something to the highlighted one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("delete", "verb('trash')", "To trash", tooltip="Move this conversation to the trash; can be undone"),
-        Binding("delete", "verb('delete')", "Delete for good"),
-        Binding("r", "verb('restore')", "Restore"),
-        Binding("slash", "verb('search')", "Search"),
-        Binding("u", "verb('undo')", "Undo", show=False),
-        Binding("p", "verb('pin')", "Pin", show=False),
-        Binding("a", "verb('archive')", "Archive", show=False),
-        Binding("t", "verb('task')", "Task line", show=False),
-        Binding("number_sign", "verb('tags')", "Tags", show=False),
-        Binding("v", "verb('view')", "View"),
+        Binding(
+            "delete",
+            "verb('trash')",
+            tr_later("To trash"),
+            id="list.trash",
+            tooltip=tr_later("Move this conversation to the trash; can be undone"),
+        ),
+        Binding("delete", "verb('delete')", tr_later("Delete for good"), id="list.trash"),
+        Binding("r", "verb('restore')", tr_later("Restore"), id="list.restore"),
+        Binding("slash", "verb('search')", tr_later("Search"), id="list.search"),
+        Binding("u", "verb('undo')", tr_later("Undo"), id="list.undo", show=False),
+        Binding("p", "verb('pin')", tr_later("Pin"), id="list.pin", show=False),
+        Binding("a", "verb('archive')", tr_later("Archive"), id="list.archive", show=False),
+        Binding("t", "verb('task')", tr_later("Task line"), id="list.task", show=False),
+        Binding("number_sign", "verb('tags')", tr_later("Tags"), id="list.tags", show=False),
+        Binding("v", "verb('view')", tr_later("View"), id="list.view"),
     ]
 
     def __init__(self) -> None:
@@ -144,7 +152,7 @@ class Library(Vertical):
     def say_head(self, text: str) -> None:
         """Say above the list what it shows; nothing where that needs no word."""
         if text != str(self.head.content):
-            self.head.update(text)
+            self.head.update(clean(text))
         self.head.display = bool(text)
 
     def say_foot(self, content: Content) -> None:

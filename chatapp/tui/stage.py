@@ -11,19 +11,24 @@ from textual.widgets import Static
 from textual.worker import Worker
 
 from chatapp.safe import clean, clean_line
+from chatapp.texts import tr
 from chatapp.tui.beside import Beside
 from chatapp.tui.composer import Composer
 from chatapp.tui.drafts import Drafts
 from chatapp.tui.editing import Editing
+from chatapp.tui.leasing import Leasing
 from chatapp.tui.listrows import MUTED, title_of
 from chatapp.tui.live import Readings
-from chatapp.tui.meters import Meters, context_share, one_line
+from chatapp.tui.meterline import one_line
+from chatapp.tui.meters import Meters
 from chatapp.tui.overview import Overview, Prices
+from chatapp.tui.readouts import context_share
 from chatapp.tui.sidebar import Library
 from chatapp.tui.talk import Talk
 from chatapp.tui.transcript import Transcript
 from sessions.conversation import Message, Session
 from sessions.errors import SessionError
+from sessions.lease import Leases
 from sessions.manager import SessionManager
 
 UNSAVED = ""
@@ -54,9 +59,13 @@ class Stage:
         self.talk = talk
         self.monotonic = monotonic
         self.current = session_id or UNSAVED
-        self.drafts = Drafts(manager, self.warn)
+        leases = Leases(manager.leases_dir)
+        self.leasing = Leasing(self, leases)
+        self.drafts = Drafts(manager, leases, self.warn)
         self._warned = ""
         self._held: dict[str, str] = {}  # conversations that take no message, and why
+        self.pauses: tuple[Callable[[str], str | None], ...] = (self.leasing.why,)
+        """Each says why nothing is sent to a conversation for a while, though the box takes a draft."""
         self.needs_paint = True
         self.title = Static("", id="title-text", markup=False)
         self.model_name = Static("", id="title-model", markup=False)
@@ -144,9 +153,14 @@ class Stage:
         """Run beside the widgets; bodies report their failures themselves."""
         return self.app.run_worker(body, group=group, exclusive=exclusive, exit_on_error=False)
 
+    @property
+    def is_conversing(self) -> bool:
+        """True while the user is asked something, or a draft is looked at before it is sent."""
+        return self._dialog is not None and not self._dialog.is_finished
+
     def converse(self, body: Coroutine[Any, Any, object]) -> None:
         """Run what asks the user something. One at a time: what comes while a dialog is open is dropped."""
-        if self._dialog is not None and not self._dialog.is_finished:
+        if self.is_conversing:
             body.close()
         else:
             self._dialog = self.app.run_worker(body, group="dialog", exit_on_error=False)
@@ -179,14 +193,17 @@ class Stage:
         """Bring the title line up to date, and whether the box takes text."""
         if not self.is_standing:
             return
-        title = title_of(session) if session else "New conversation"
+        title = title_of(session) if session else tr("New conversation")
         tags = "".join(f" #{clean_line(tag, 40)}" for tag in session.tags) if session else ""
-        self.title.update(Content.assemble(title, _mark(session), (" " + tags if tags else "", MUTED)))
+        self.title.update(Content.assemble(clean(title), _mark(session), (" " + tags if tags else "", MUTED)))
         task = clean_line(session.task, 300) if session else ""
-        self.task.update(Content.assemble(("task ", MUTED), task))
+        self.task.update(Content.assemble((tr("task") + " ", MUTED), task))
         self.task.display = task not in ("", title)
         self.model_name.update(clean_line(self._model_of(session), 60))
-        self.composer.hold(self.why_held(session))
+        reason = self.why_held(session)
+        is_paused = reason is not None and reason == self.paused(self.current)
+        self.composer.hold(reason, takes_text=is_paused)
+        self.leasing.say(reason if is_paused else None)
 
     def _model_of(self, session: Session | None) -> str:
         """The name of the conversation's model: of the loaded one, unless it has another."""
@@ -194,15 +211,21 @@ class Stage:
         own = session.model if session else None
         if own and not failure and not (info and info.weights == own.weights):
             return own.name
-        return "no model" if failure else info.name if info else "loading…"
+        return tr("no model") if failure else info.name if info else tr("loading…")
 
     def why_held(self, session: Session | None) -> str | None:
         """Why a conversation takes no message, None if it does."""
         if session is not None and session.trashed_at is not None:
-            return "This conversation is in the trash · Ctrl+P restores it"
+            return tr("This conversation is in the trash · Ctrl+P restores it")
         if session is not None and session.state == "done":
-            return "This conversation is done · F4 reopens it"
-        return self._held.get(session.id) if session else None
+            return tr("This conversation is done · F4 reopens it")
+        return (self._held.get(session.id) or self.paused(session.id)) if session else None
+
+    def paused(self, session_id: str) -> str | None:
+        """Why nothing is sent to a conversation for a while, None if it may be, or is closed anyway."""
+        if session_id in self._held:
+            return None
+        return next(filter(None, (pause(session_id) for pause in self.pauses)), None)
 
     def hold(self, session_id: str, reason: str) -> None:
         """Let a conversation take no message until it is released."""
@@ -235,7 +258,8 @@ class Stage:
         session = self.ask(lambda: self.manager.session(session_id)) if session_id else None
         self.current = session.id if session else UNSAVED
         self.composer.clear_draft()
-        self.composer.put_back(self.drafts.of(self.current))
+        self.leasing.enter(self.current)
+        self.composer.put_back(self.drafts.opened(self.current))
         await self.show_messages(at=at)
 
     async def show_messages(self, *, at: int | None = None) -> None:
@@ -253,7 +277,8 @@ class Stage:
             return
         self.talk.remember(session.id, messages)
         # A conversation with a model of its own may have one although the usual one cannot be used.
-        if session.id not in self._held and (self.talk.model.failure is None or session.model is not None):
+        is_read_only = session.id in self._held or self.paused(session.id) is not None
+        if not is_read_only and (self.talk.model.failure is None or session.model is not None):
             self.make_resident(session.id)
 
     def make_resident(self, session_id: str, *, force: bool = False) -> None:
@@ -271,6 +296,7 @@ class Stage:
         """What is on the screen, a conversation without a message, has a row from now on."""
         self.talk.forget(UNSAVED)
         self.current = session_id
+        self.leasing.enter(session_id)
         self.refresh()
 
 
@@ -278,5 +304,9 @@ def _mark(session: Session | None) -> str:
     """What is to be known of a conversation, behind its title."""
     if session is None:
         return ""
-    where = "  in the trash" if session.trashed_at else "  archived" if session.archived_at else ""
-    return ("  ✓ done" if session.state == "done" else "") + where
+    marks = ["✓ " + tr("done")] if session.state == "done" else []
+    if session.trashed_at:
+        marks.append(tr("in the trash"))
+    elif session.archived_at:
+        marks.append(tr("archived"))
+    return "".join("  " + mark for mark in marks)

@@ -14,6 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Sparkline, Static
 
 from chatapp.safe import clean, clean_line
+from chatapp.texts import tr, tr_later, tr_n
 from chatapp.tui import words
 from sessions.errors import SessionError
 from sessions.statistics import Figures, Group, Percentiles, Statistics
@@ -26,24 +27,24 @@ Ask = Callable[[], Awaitable[tuple[Statistics, Statistics]]]
 class StatisticsScreen(ModalScreen[None]):
     """Shows the figures as soon as they are counted."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "dismiss", "Close")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "dismiss", tr_later("Close"))]
 
     def __init__(self, ask: Ask) -> None:
         super().__init__()
         self._ask = ask
-        self._line = Static("counting…", markup=False, classes="dialog-text")
-        self._plots = [(name, Sparkline([])) for name in ("TTFT p50", "tokens/s", "reused")]
+        self._line = Static(tr("counting…"), markup=False, classes="dialog-text")
+        self._plots = [(name, Sparkline([])) for name in (tr("first text after"), tr("tokens/s"), tr("reused"))]
         self._table: DataTable[Text] = DataTable(cursor_type="row", zebra_stripes=True)
 
     def compose(self) -> ComposeResult:
         """A line on all, a plot by day for each figure, the tables."""
         with Vertical(classes="window tall") as window:
-            window.border_title = "Statistics"
-            window.border_subtitle = "Escape closes"
+            window.border_title = Content(tr("Statistics"))
+            window.border_subtitle = Content(tr("Escape closes"))
             yield self._line
             for name, plot in self._plots:
                 with Horizontal(classes="plot"):
-                    yield Static(name, markup=False)
+                    yield Static(clean(name), markup=False)
                     yield plot
             yield self._table
 
@@ -56,10 +57,10 @@ class StatisticsScreen(ModalScreen[None]):
         try:
             by_model, by_day = await self._ask()
         except (SessionError, OSError) as error:
-            self._line.update(clean(f"The figures cannot be read: {error}"))
+            self._line.update(clean(tr("The figures cannot be read: {error}").format(error=error)))
             return
         if not by_model.total.n_turns:
-            self._line.update("There is no measured turn yet.")
+            self._line.update(tr("There is no measured turn yet."))
             return
         self._line.update(summary(by_model.total))
         days = by_day.groups[-SHOWN_DAYS:]
@@ -70,7 +71,8 @@ class StatisticsScreen(ModalScreen[None]):
         )
         for (_, plot), data in zip(self._plots, values, strict=True):
             plot.data = data
-        for heading in ("", "turns", "TTFT p50 / p95", "TPOT p50 / p95", "reused"):
+        first, each = tr("first text (19 of 20)"), tr("each token (19 of 20)")
+        for heading in ("", tr("turns"), first, each, tr("reused")):
             self._table.add_column(heading)
         for group in (*by_model.groups, *reversed(days)):
             self._table.add_row(*row(group))
@@ -80,15 +82,19 @@ class StatisticsScreen(ModalScreen[None]):
 
 def summary(total: Figures) -> Content:
     """All turns in a line."""
-    speed = f", {total.tokens_per_s.p50:.1f} tokens/s" if total.tokens_per_s else ""
-    reuse = f", {total.reuse_share:.0%} of the prompts' tokens were reused" if total.reuse_share is not None else ""
-    return Content(f"{words.count(total.n_turns)} turns, TTFT {_both(total.ttft_s)}{speed}{reuse}. Newest day right.")
+    n_turns = tr_n("{n} turn", "{n} turns", total.n_turns).format(n=words.count(total.n_turns))
+    figures = [n_turns, tr("first text after {time}").format(time=_both(total.ttft_s))]
+    if total.tokens_per_s:
+        figures.append(tr("{n} tokens/s").format(n=f"{total.tokens_per_s.p50:.1f}"))
+    if total.reuse_share is not None:
+        figures.append(tr("{share} of the prompts' tokens were reused").format(share=f"{total.reuse_share:.0%}"))
+    return Content(tr("{figures}. Newest day right.").format(figures=", ".join(figures)))
 
 
 def row(group: Group) -> list[Text]:
     """A row of the table: a model, or a day."""
     figures = group.figures
-    name = clean_line(group.model or "not known", 30) if group.day is None else group.day.isoformat()
+    name = clean_line(group.model or tr("not known"), 30) if group.day is None else group.day.isoformat()
     return [
         Text(name, "bold" if group.day is None else ""),
         Text(f"{words.count(figures.n_turns):>6}"),
@@ -99,4 +105,5 @@ def row(group: Group) -> list[Text]:
 
 
 def _both(found: Percentiles | None) -> str:
-    return f"{words.seconds(found.p50)} / {words.seconds(found.p95)}" if found else "-"
+    """The usual value, and what 19 of 20 turns stay within."""
+    return f"{words.seconds(found.p50)} ({words.seconds(found.p95)})" if found else "-"

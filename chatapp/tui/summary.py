@@ -14,6 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from chatapp.safe import clean
+from chatapp.texts import tr, tr_later
 from chatapp.tui import words
 from chatapp.tui.live import LiveAnswer
 from models.engine import Event, Failed, Finished, Piece, Progress
@@ -22,7 +23,13 @@ from models.reasoning import answer_of
 PAINT_S = 0.1
 _BAR = 30
 _TAIL_CHARS = 1_000
-_PHASES = {"load": "loading the model", "restore": "reading KV from disk", "prefill": "reading the conversation"}
+_PHASES = {
+    "load": tr_later("loading the model"),
+    "tune": tr_later("measuring this machine"),
+    "check": tr_later("checking that KV comes back"),
+    "restore": tr_later("reading KV from disk"),
+    "prefill": tr_later("reading the conversation"),
+}
 
 
 class SummaryScreen(ModalScreen[str | None]):
@@ -31,23 +38,23 @@ class SummaryScreen(ModalScreen[str | None]):
     `begin` starts the events of the summary; a failure among them is a `Failed`.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Stop")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", tr_later("Stop"))]
 
     def __init__(self, begin: Callable[[], AsyncGenerator[Event, None]], monotonic: Callable[[], float]) -> None:
         super().__init__()
         self._begin = begin
         self._monotonic = monotonic
         self._live = LiveAnswer("", "", 0)
-        self._step = "starting"
+        self._step = tr("starting")
         self._failure: str | None = None
-        self._line = Static("starting", markup=False, classes="dialog-text")
+        self._line = Static(self._step, markup=False, classes="dialog-text")
         self._text = Static("", markup=False, classes="dialog-text")
 
     def compose(self) -> ComposeResult:
         """How far it is, the end of the text so far."""
         with Vertical(classes="window") as window:
-            window.border_title = "Summary"
-            window.border_subtitle = "Escape stops"
+            window.border_title = Content(tr("Summary"))
+            window.border_subtitle = Content(tr("Escape stops"))
             yield self._line
             yield self._text
 
@@ -67,16 +74,16 @@ class SummaryScreen(ModalScreen[str | None]):
                 match event:
                     case Progress():
                         share = event.done / event.total if event.total else 0.0
-                        self._step = f"{_PHASES.get(event.phase, event.phase)} {words.bar(share, _BAR)} {share:.0%}"
+                        self._step = f"{tr(_PHASES.get(event.phase, event.phase))} {words.bar(share, _BAR)} {share:.0%}"
                     case Piece():
                         self._live.take(event, self._monotonic())
-                        self._step = "writing"
+                        self._step = tr("writing")
                     case Finished():
                         summary = answer_of(event.text).strip()
                         if summary and event.reason != "cancelled":
                             self.dismiss(summary)
                             return
-                        self._failure = "The model wrote no summary: leave out turns instead."
+                        self._failure = tr("The model wrote no summary: leave out turns instead.")
                     case Failed():
                         self._failure = event.message
                     case _:
@@ -89,5 +96,5 @@ class SummaryScreen(ModalScreen[str | None]):
             self._text.update("")
             return
         is_thinking = not self._live.answer and self._live.thought is not None
-        self._line.update("thinking…" if is_thinking else self._step)
+        self._line.update(tr("thinking…") if is_thinking else self._step)
         self._text.update(clean(self._live.answer[-_TAIL_CHARS:]))

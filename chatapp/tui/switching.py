@@ -6,13 +6,14 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from chatapp.safe import clean_line
+from chatapp.texts import tr
 from chatapp.tui.live import Notice
 from chatapp.tui.messages import OpenEnded, OpenEvent
 from chatapp.tui.modelchoice import ModelChoice
 from chatapp.tui.stage import UNSAVED, Stage
 from chatapp.tui.talk import told
 from models.engine import Event, Failed, Loaded
-from sessions.loading import MODEL_GONE, NO_MEMORY
+from sessions.loading import MODEL_GONE, NO_MEMORY, SERVER_GONE
 
 Models = Callable[[], list[ModelChoice]]
 """Lists the models on this machine; reads files, so it is called in a thread."""
@@ -32,16 +33,25 @@ class Switching:
 
     def offer_if_needed(self, session_id: str, failed: Failed) -> bool:
         """Offer ways on if a conversation's own model cannot be had; False if that is not what went wrong."""
-        if failed.kind not in (MODEL_GONE, NO_MEMORY) or session_id != self._stage.current:
+        if failed.kind not in (MODEL_GONE, NO_MEMORY, *SERVER_GONE) or session_id != self._stage.current:
             return False
         self._stage.converse(self._offer(session_id, failed))
         return True
+
+    @property
+    def models(self) -> Models | None:
+        """What lists the models on this machine."""
+        return self._models
+
+    def use_for_new(self, choice: ModelChoice, then: Callable[[], object]) -> None:
+        """Let new conversations use a model; `then` is called once it is loaded, failures are told."""
+        self._stage.work(self._use(UNSAVED, choice, then=then), "switch", exclusive=False)
 
     def choose(self) -> None:
         """Let the user choose another model for the conversation on the screen."""
         stage = self._stage
         if stage.current in stage.talk.live:
-            stage.warn("This conversation is being answered. Escape stops the answer.")
+            stage.warn(tr("This conversation is being answered. Escape stops the answer."))
         elif self._models is not None:
             stage.converse(self._choose(stage.current))
 
@@ -49,13 +59,18 @@ class Switching:
         from chatapp.tui.dialogs import Way, WaysScreen
 
         stage = self._stage
-        ways = [Way("read", "Read only", "The conversation can be read; nothing is loaded.")]
+        ways = [Way("read", tr("Read only"), tr("The conversation can be read; nothing is loaded."))]
         if self._models is not None:
-            ways.append(Way("other", "Use another model", "The text stays; the new model reads it all once."))
+            sentence = tr("The text stays; the new model reads it all once.")
+            ways.append(Way("other", tr("Use another model"), sentence))
         if failed.kind == NO_MEMORY:
-            ways.append(Way("anyway", "Load anyway", "This may be slow, or end other programs."))
+            ways.append(Way("anyway", tr("Load anyway"), tr("This may be slow, or end other programs.")))
+        if failed.kind in SERVER_GONE:
+            ways.append(Way("anyway", tr("Try again"), tr("The server may be there by now.")))
         while True:
-            title = "The model does not fit" if failed.kind == NO_MEMORY else "The model is gone"
+            title = tr("The model does not fit") if failed.kind == NO_MEMORY else tr("The model is gone")
+            if failed.kind in SERVER_GONE:
+                title = tr("The server cannot be used")
             chosen = await stage.app.push_screen_wait(WaysScreen(title, failed.message, ways))
             if chosen == "other":
                 if await self._choose(session_id):
@@ -65,7 +80,7 @@ class Switching:
                 stage.release(session_id)
                 stage.make_resident(session_id, force=True)
             elif chosen == "read":
-                stage.hold(session_id, "Read only: its model is not loaded · Ctrl+P uses another one")
+                stage.hold(session_id, tr("Read only: its model is not loaded · Ctrl+P uses another one"))
             return
 
     async def _choose(self, session_id: str) -> bool:
@@ -73,7 +88,7 @@ class Switching:
         from chatapp.tui.dialogs import ModelsScreen
 
         assert self._models is not None, "offered only where there is a list"
-        title = "Model of this conversation" if session_id else "Model of new conversations"
+        title = tr("Model of this conversation") if session_id else tr("Model of new conversations")
         choice = await self._stage.app.push_screen_wait(ModelsScreen(title, self._models))
         if choice is None:
             return False
@@ -81,7 +96,14 @@ class Switching:
         self._stage.work(self._use(session_id, choice), "switch", exclusive=False)
         return True
 
-    async def _use(self, session_id: str, choice: ModelChoice, *, force: bool = False) -> None:
+    async def _use(
+        self,
+        session_id: str,
+        choice: ModelChoice,
+        *,
+        force: bool = False,
+        then: Callable[[], object] = lambda: None,
+    ) -> None:
         stage = self._stage
         stage.talk.readings(session_id).opening(stage.monotonic(), queued=bool(stage.talk.live))
         loaded: Loaded | None = None
@@ -95,11 +117,13 @@ class Switching:
                 stage.app.post_message(OpenEvent(session_id, event))
         stage.app.post_message(OpenEnded(session_id, None))
         if failed is not None and failed.kind == NO_MEMORY and await self._is_wanted_anyway(failed):
-            await self._use(session_id, choice, force=True)
+            await self._use(session_id, choice, force=True, then=then)
         elif failed is not None:
-            stage.warn(f"{failed.message} Nothing was changed.")
+            unchanged = tr("Nothing was changed.")
+            stage.warn(f"{failed.message} {unchanged}")
         elif loaded is not None:
             await self._changed(session_id, loaded)
+            then()
 
     def _switched(self, session_id: str, choice: ModelChoice, *, force: bool) -> AsyncGenerator[Event, None]:
         return told(self._stage.manager.switch_model(session_id or None, choice.path, force=force))
@@ -108,21 +132,21 @@ class Switching:
         from chatapp.tui.dialogs import Way, WaysScreen
 
         ways = [
-            Way("cancel", "Cancel", "The model stays as it is."),
-            Way("anyway", "Load anyway", "This may be slow, or end other programs."),
+            Way("cancel", tr("Cancel"), tr("The model stays as it is.")),
+            Way("anyway", tr("Load anyway"), tr("This may be slow, or end other programs.")),
         ]
-        screen = WaysScreen("The model does not fit", failed.message, ways)
+        screen = WaysScreen(tr("The model does not fit"), failed.message, ways)
         return await self._stage.app.push_screen_wait(screen) == "anyway"
 
     async def _changed(self, session_id: str, loaded: Loaded) -> None:
         stage = self._stage
         name = clean_line(loaded.info.name, 60)
         if session_id == UNSAVED:
-            stage.tell(f"New conversations use {name}.")
+            stage.tell(tr("New conversations use {model}.").format(model=name))
             return
         stage.release(session_id)
-        sentence = f"This conversation now uses {name}: its text stays, its KV starts anew."
-        notice = Notice(sentence, is_failure=False)
+        sentence = tr("This conversation now uses {model}: its text stays, its KV starts anew.")
+        notice = Notice(sentence.format(model=name), is_failure=False)
         stage.talk.notices[session_id] = notice
         if stage.current == session_id:
             await stage.transcript.say(notice)

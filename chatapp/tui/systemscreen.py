@@ -12,17 +12,19 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.timer import Timer
-from textual.widgets import OptionList, Static, TextArea
+from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from chatapp.safe import clean, clean_line
+from chatapp.texts import tr, tr_later, tr_n
 from chatapp.tui import words
+from chatapp.tui.fields import Area
 from sessions.lint import find_volatile, split_volatile
 from sessions.prompts import SystemPrompt
 
 LOOK_AFTER_S = 0.2
 SHOWN_FINDINGS = 3
-MUTED = "$foreground 60%"
+MUTED = "$foreground 70%"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +42,9 @@ class SystemScreen(ModalScreen[SystemChoice | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "cancel", "Cancel"),
-        Binding("ctrl+s", "use", "Use it", priority=True),
-        Binding("f8", "move_out", "Move it to the first message"),
+        Binding("escape", "cancel", tr_later("Cancel")),
+        Binding("ctrl+s", "use", tr_later("Use it"), priority=True),
+        Binding("f8", "move_out", tr_later("Move it to the first message")),
     ]
 
     def __init__(self, text: str, prompts: Sequence[SystemPrompt], *, is_fork: bool) -> None:
@@ -52,17 +54,17 @@ class SystemScreen(ModalScreen[SystemChoice | None]):
         self._moved = ""
         self._later: Timer | None = None
         self._list = OptionList(*(Option(_prompt(one)) for one in prompts), markup=False)
-        self._area = TextArea(clean(text), soft_wrap=True, tab_behavior="focus", compact=True, id="system-text")
+        self._area = Area(clean(text), soft_wrap=True, tab_behavior="focus", compact=True, id="system-text")
         self._line = Static("", markup=False)
 
     def compose(self) -> ComposeResult:
         """The library, the text, what is found in it."""
         with Vertical(classes="window tall") as window:
-            window.border_title = "System prompt"
-            window.border_subtitle = "Ctrl+S uses it · Tab changes sides · Escape cancels"
+            window.border_title = Content(tr("System prompt"))
+            window.border_subtitle = Content(tr("Ctrl+S uses it · Tab changes sides · Escape cancels"))
             if self._is_fork:
                 yield Static(
-                    "The conversation goes on with it in a fork; this one stays as it is.",
+                    tr("The conversation goes on with it in a fork; this one stays as it is."),
                     markup=False,
                     classes="dialog-text",
                 )
@@ -91,18 +93,18 @@ class SystemScreen(ModalScreen[SystemChoice | None]):
     def _look(self) -> None:
         text = self._area.text
         found = find_volatile(text)
-        lines = [
-            Content.assemble(
-                (f"line {text.count(chr(10), 0, one.start) + 1}: {one.reason}, ", "$warning"), clean_line(one.text, 40)
-            )
-            for one in found[:SHOWN_FINDINGS]
-        ]
+        lines: list[Content] = []
+        for one in found[:SHOWN_FINDINGS]:
+            n = text.count("\n", 0, one.start) + 1
+            where = tr("line {n}: {reason}").format(n=n, reason=clean(one.reason))
+            lines.append(Content.assemble((f"{where}, ", "$warning"), clean_line(one.text, 40)))
         if found:
-            more = f"{len(found) - SHOWN_FINDINGS} more. " if len(found) > SHOWN_FINDINGS else ""
-            way = f"{more}This changes from run to run, so its KV is computed anew each time: F8 moves it out."
-            lines.append(Content.assemble((way, MUTED)))
+            n_more = len(found) - SHOWN_FINDINGS
+            more = tr("{n} more.").format(n=n_more) + " " if n_more > 0 else ""
+            way = tr("This changes from run to run, so its KV is computed anew each time: F8 moves it out.")
+            lines.append(Content.assemble((more + way, MUTED)))
         if self._moved:
-            goes = f"For the first message: {clean_line(self._moved, 60)}"
+            goes = tr("For the first message: {text}").format(text=clean_line(self._moved, 60))
             lines.append(Content.assemble((goes, "$success")))
         self._line.update(Content("\n").join(lines))
 
@@ -116,7 +118,7 @@ class SystemScreen(ModalScreen[SystemChoice | None]):
         """Move what changes from run to run out of the text."""
         stable, moved = split_volatile(self._area.text)
         self._moved = "\n".join(part for part in (self._moved, moved) if part)
-        self._area.load_text(stable)
+        self._area.load_text(clean(stable))
         self._look()
 
     def action_use(self) -> None:
@@ -124,7 +126,7 @@ class SystemScreen(ModalScreen[SystemChoice | None]):
         if self._area.text.strip():
             self.dismiss(SystemChoice(self._area.text, self._moved))
         else:
-            self._line.update(Content.assemble(("Write a text, or choose one.", "$warning")))
+            self._line.update(Content.assemble((tr("Write a text, or choose one."), "$warning")))
 
     def action_cancel(self) -> None:
         """Answer that nothing changes."""
@@ -132,5 +134,6 @@ class SystemScreen(ModalScreen[SystemChoice | None]):
 
 
 def _prompt(one: SystemPrompt) -> Content:
-    uses = f"  {words.count(one.n_sessions)} conversations" if one.n_sessions else ""
+    n = one.n_sessions
+    uses = "  " + tr_n("{n} conversation", "{n} conversations", n).format(n=words.count(n)) if n else ""
     return Content.assemble((f"@{clean_line(one.name, 30)}", "bold"), "  ", clean_line(one.text, 40), (uses, MUTED))

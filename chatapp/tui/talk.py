@@ -8,6 +8,7 @@ from contextlib import aclosing
 
 from textual.message import Message as WindowMessage
 
+from chatapp.texts import tr
 from chatapp.tui.live import SEND, LiveAnswer, ModelState, Notice, Readings, Request
 from chatapp.tui.messages import ModelEvent, OpenEnded, OpenEvent, Trouble, TurnEnded, TurnEvent
 from models.engine import Event, Failed, Loaded, ModelInfo, Piece, Sampling
@@ -144,7 +145,7 @@ class Talk:
                     if isinstance(event, Failed):
                         failed = _with_way_out(event)
         except asyncio.CancelledError:
-            failed = Failed("cancelled", "Not sent: it was taken back while it waited.")
+            failed = Failed("cancelled", tr("Not sent: it was taken back while it waited."))
             raise
         finally:
             self._post(TurnEnded(live, failed))
@@ -181,13 +182,14 @@ class Talk:
         try:
             await self._manager.stop()
         except Exception as error:  # noqa: BLE001 - the top of a worker
-            self._post(Trouble(f"The answer could not be stopped: {error}"))
+            self._post(Trouble(tr("The answer could not be stopped: {error}").format(error=error)))
 
 
 def _with_way_out(failed: Failed) -> Failed:
     """What to tell about a failure, with the way out."""
     if failed.kind == "died":
-        return Failed(failed.kind, f"{failed.message} The next message starts the engine again.")
+        way = tr("The next message starts the engine again.")
+        return Failed(failed.kind, f"{failed.message} {way}")
     return failed
 
 
@@ -203,4 +205,5 @@ async def told(events: AsyncIterator[Event]) -> AsyncGenerator[Event, None]:
     except (SessionError, EngineError) as error:
         yield Failed("refused", str(error))
     except Exception as error:  # noqa: BLE001 - the top of a worker
-        yield Failed("bug", f"Something went wrong in the program ({type(error).__name__}: {error}).")
+        told = f"{type(error).__name__}: {error}"
+        yield Failed("bug", tr("Something went wrong in the program ({error}).").format(error=told))

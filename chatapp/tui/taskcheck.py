@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from chatapp.safe import clean_line
+from chatapp.safe import clean, clean_line
+from chatapp.texts import tr
 from chatapp.tui.messages import DraftSent
 from chatapp.tui.stage import UNSAVED, Stage
 from sessions.attachments import typed
@@ -46,10 +47,11 @@ class TaskCheck:
             case "dialog":
                 return verdict if await self._ask(session_id, draft, verdict) else None
             case "hint":
-                stage.app.notify(f"{verdict.reason} Ctrl+N begins a new conversation.", timeout=6, markup=False)
+                way = tr("Ctrl+N begins a new conversation.")
+                stage.app.notify(f"{clean(verdict.reason)} {way}", timeout=6, markup=False)
         if verdict.kind == "unsure" and verdict.score is None and not self._has_told:
             self._has_told = True
-            stage.app.notify(verdict.reason, severity="warning", markup=False)
+            stage.app.notify(clean(verdict.reason), severity="warning", markup=False)
         return verdict
 
     async def _ask(self, session_id: str, draft: Draft, verdict: Verdict) -> bool:
@@ -60,9 +62,10 @@ class TaskCheck:
         session = stage.ask(lambda: stage.manager.session(session_id))
         if session is None:
             return False
-        sentence = f"{verdict.reason}\nThe task here: {clean_line(session.task, 200)}"
+        task = tr("The task here: {task}").format(task=clean_line(session.task, 200))
+        sentence = f"{verdict.reason}\n{task}"
         ways = list(_ways(may_keep=stage.manager.may_keep(session_id), has_system=session.system is not None))
-        match await stage.app.push_screen_wait(WaysScreen("Another task?", sentence, ways)):
+        match await stage.app.push_screen_wait(WaysScreen(tr("Another task?"), sentence, ways)):
             case "keep":
                 return True
             case "task":
@@ -79,7 +82,8 @@ class TaskCheck:
         from chatapp.tui.lines import LineScreen
 
         stage = self._stage
-        screen = LineScreen("Task line", task, hint="What this conversation is for from now on, in one line")
+        hint = tr("What this conversation is for from now on, in one line")
+        screen = LineScreen(tr("Task line"), task, hint=hint)
         changed = await stage.app.push_screen_wait(screen)
         if not changed or changed.strip() == task:
             return False
@@ -99,11 +103,13 @@ class TaskCheck:
 def _ways(*, may_keep: bool, has_system: bool) -> list[Way]:
     from chatapp.tui.dialogs import Way
 
-    ways = [Way("new", "New conversation", "Your message is sent there; this one stays what it is about.")]
+    ways = [Way("new", tr("New conversation"), tr("Your message is sent there; this one stays what it is about."))]
     if has_system:
-        ways.append(Way("fork", "New conversation with this system prompt", "Nothing but the system prompt is taken."))
+        sentence = tr("Nothing but the system prompt is taken.")
+        ways.append(Way("fork", tr("New conversation with this system prompt"), sentence))
     if may_keep:
-        ways.append(Way("keep", "Keep it here", "Your message is sent in this conversation."))
+        ways.append(Way("keep", tr("Keep it here"), tr("Your message is sent in this conversation.")))
     else:
-        ways.append(Way("task", "Change the task line", "Then your message is sent here. The change is recorded."))
-    return [*ways, Way("cancel", "Cancel", "Your message stays in the box.")]
+        sentence = tr("Then your message is sent here. The change is recorded.")
+        ways.append(Way("task", tr("Change the task line"), sentence))
+    return [*ways, Way("cancel", tr("Cancel"), tr("Your message stays in the box."))]

@@ -9,6 +9,7 @@ from textual.events import Click
 from textual.widgets import Static
 
 from chatapp.safe import clean
+from chatapp.texts import tr, tr_n
 from chatapp.tui import words
 
 LAST_LINES = 4
@@ -111,15 +112,16 @@ class ThoughtBlock(Static):
 def block_text(thought: Thought, *, is_unfolded: bool) -> Content:
     """`▸ reasoning · 412 tokens · 12 s`, or `thinking… 212 tokens, 5 s` and the last lines."""
     if thought.text and thought.n_tokens is None:
-        length = [f"{words.count(len(thought.text))} characters"]
+        size = tr("{n} characters").format(n=words.count(len(thought.text)))
     else:
-        length = [f"{words.count(thought.n_tokens or 0)} token{'' if thought.n_tokens == 1 else 's'}"]
-    took = [words.seconds(thought.seconds)] if thought.seconds is not None else []
+        n_tokens = thought.n_tokens or 0
+        size = tr_n("{n} token", "{n} tokens", n_tokens).format(n=words.count(n_tokens))
+    figures = [size, words.seconds(thought.seconds)] if thought.seconds is not None else [size]
     if thought.is_open:
-        header = "thinking… " + ", ".join([*length, *took])
+        header = tr("thinking… {figures}").format(figures=", ".join(figures))
         text = thought.text[-_GROWING_CHARS:] if is_unfolded else _last_lines(thought.text)
     else:
-        header = " · ".join([f"{'▾' if is_unfolded else '▸'} reasoning", *length, *took])
+        header = " · ".join([("▾ " if is_unfolded else "▸ ") + tr("reasoning"), *figures])
         text = thought.text.strip("\n") if is_unfolded else ""
     return Content.assemble((header, "bold"), *([("\n" + clean(text), "dim")] if text else []))
 

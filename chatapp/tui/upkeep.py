@@ -6,17 +6,21 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from chatapp.safe import clean_line
+from chatapp.texts import tr, tr_later
 from chatapp.tui.stage import UNSAVED, Stage
 from chatapp.tui.talk import told
 from models.engine import Event
 from sessions.conversation import Session
 
 _TITLE_CELLS = 60
+_RESTORED = tr_later("Back from the trash: {title}")
+_LISTED = tr_later("Back on the list: {title}")
+_TAKES_BACK = tr_later("U in the list takes it back.")
 
 
 @dataclass(frozen=True, slots=True)
 class _Undo:
-    """What takes a change back, and what that is called."""
+    """What takes a change back, and what is said then; `{title}` in it is the conversation's."""
 
     session_id: str
     change: Callable[[], Session]
@@ -60,7 +64,8 @@ class Upkeep:
             case "trash" if session.trashed_at is None:
                 await self._trash(session)
             case "restore" if session.trashed_at is not None:
-                self._change(lambda: self._stage.manager.restore(session_id), f"Back from the trash: {_name(session)}")
+                said = tr(_RESTORED).format(title=_name(session))
+                self._change(lambda: self._stage.manager.restore(session_id), said)
             case "delete" if session.trashed_at is not None:
                 self._stage.converse(self._delete(session))
             case "pin":
@@ -83,12 +88,13 @@ class Upkeep:
     async def _trash(self, session: Session) -> None:
         stage = self._stage
         if session.id in stage.talk.live:
-            stage.warn("This conversation is being answered. Stop the answer first.")
+            stage.warn(tr("This conversation is being answered. Stop the answer first."))
             return
         if stage.ask(lambda: stage.manager.trash(session.id)) is None:
             return
-        self._remember(session, stage.manager.restore, "Back from the trash")
-        stage.tell(f"In the trash: {_name(session)}\nU in the list takes it back.")
+        self._remember(session, stage.manager.restore, _RESTORED)
+        said = tr("In the trash: {title}").format(title=_name(session))
+        stage.tell(f"{said}\n{tr(_TAKES_BACK)}")
         await self._leave(session)
 
     def _pin(self, session: Session) -> None:
@@ -96,35 +102,41 @@ class Upkeep:
         is_pinned = session.pinned_at is not None
         change, back = (manager.unpin, manager.pin) if is_pinned else (manager.pin, manager.unpin)
         if self._change(lambda: change(session.id)):
-            self._remember(session, back, "Pinned again" if is_pinned else "No longer pinned")
+            pinned, unpinned = tr_later("Pinned again: {title}"), tr_later("No longer pinned: {title}")
+            self._remember(session, back, pinned if is_pinned else unpinned)
 
     def _archive(self, session: Session) -> None:
         manager = self._stage.manager
         is_archived = session.archived_at is not None
         change, back = (manager.unarchive, manager.archive) if is_archived else (manager.archive, manager.unarchive)
-        said = "Back on the list" if is_archived else "In the archive"
-        if self._change(lambda: change(session.id), f"{said}: {_name(session)}\nU in the list takes it back."):
-            self._remember(session, back, "In the archive again" if is_archived else "Back on the list")
+        said = tr(_LISTED) if is_archived else tr("In the archive: {title}")
+        said = said.format(title=_name(session))
+        if self._change(lambda: change(session.id), f"{said}\n{tr(_TAKES_BACK)}"):
+            self._remember(session, back, tr_later("In the archive again: {title}") if is_archived else _LISTED)
 
     async def _delete(self, session: Session) -> None:
         from chatapp.tui.dialogs import Way, WaysScreen
 
         stage = self._stage
         if session.id in stage.talk.live:
-            stage.warn("This conversation is being answered. Stop the answer first.")
+            stage.warn(tr("This conversation is being answered. Stop the answer first."))
             return
         ways = [
-            Way("keep", "Keep it", "Nothing is deleted."),
-            Way("delete", f"Delete “{_name(session)}” for good", "Its text, its search words and its KV. No way back."),
+            Way("keep", tr("Keep it"), tr("Nothing is deleted.")),
+            Way(
+                "delete",
+                tr("Delete “{title}” for good").format(title=_name(session)),
+                tr("Its text, its search words and its KV. No way back."),
+            ),
         ]
-        sentence = f"Delete “{_name(session)}” for good? It cannot be taken back."
-        if await stage.app.push_screen_wait(WaysScreen("Delete for good", sentence, ways)) != "delete":
+        sentence = tr("Delete “{title}” for good? It cannot be taken back.").format(title=_name(session))
+        if await stage.app.push_screen_wait(WaysScreen(tr("Delete for good"), sentence, ways)) != "delete":
             return
         if not stage.did(lambda: stage.manager.delete_forever(session.id)):
             return
         self._undos = [undo for undo in self._undos if undo.session_id != session.id]
         stage.forget(session.id)
-        stage.tell(f"Deleted for good: {_name(session)}")
+        stage.tell(tr("Deleted for good: {title}").format(title=_name(session)))
         await self._leave(session)
 
     async def _leave(self, session: Session) -> None:
@@ -135,11 +147,11 @@ class Upkeep:
 
     async def _take_back(self) -> None:
         if not self._undos:
-            self._stage.warn("There is nothing to take back.")
+            self._stage.warn(tr("There is nothing to take back."))
             return
         undo = self._undos.pop()
         if session := self._stage.ask(undo.change):
-            self._stage.tell(f"{undo.words}: {_name(session)}")
+            self._stage.tell(tr(undo.words).format(title=_name(session)))
         self._stage.refresh()
 
     def _remember(self, session: Session, back: Callable[[str], Session], words: str) -> None:
@@ -167,7 +179,7 @@ class Upkeep:
         from chatapp.tui.lines import LineScreen
 
         self._stage.app.push_screen(
-            LineScreen("Task line", session.task, hint="What this conversation is for, in one line"),
+            LineScreen(tr("Task line"), session.task, hint=tr("What this conversation is for, in one line")),
             lambda task: self._answered(task, lambda new: self._stage.manager.set_task(session.id, new)),
         )
 
@@ -178,9 +190,9 @@ class Upkeep:
             tags = {word.removeprefix("#").lower() for word in line.split()} - {""}
             return self._stage.manager.tag(session.id, add=tags - set(session.tags), remove=set(session.tags) - tags)
 
-        hint = "Words with spaces between them; #word in the search field finds them"
+        hint = tr("Words with spaces between them; #word in the search field finds them")
         self._stage.app.push_screen(
-            LineScreen("Tags", " ".join(session.tags), hint=hint, can_be_empty=True),
+            LineScreen(tr("Tags"), " ".join(session.tags), hint=hint, can_be_empty=True),
             lambda line: self._answered(line, retag),
         )
 
@@ -198,4 +210,4 @@ class Upkeep:
 
 
 def _name(session: Session) -> str:
-    return clean_line(session.title, _TITLE_CELLS) or "New conversation"
+    return clean_line(session.title, _TITLE_CELLS) or tr("New conversation")

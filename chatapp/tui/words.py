@@ -5,6 +5,10 @@ from __future__ import annotations
 import textwrap
 from typing import Literal
 
+from rich.cells import cell_len, chop_cells
+
+from chatapp.texts import tr
+
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 Fullness = Literal["", "warning", "error"]
@@ -38,12 +42,17 @@ def size(n_bytes: float) -> str:
 def seconds(value: float) -> str:
     """A duration: milliseconds below a tenth of a second, minutes above a hundred seconds."""
     if value < 0.001:
-        return "<1 ms"
+        return tr("<{n} ms").format(n=1)
     if value < 0.1:
-        return f"{value * 1000:.0f} ms" if value >= 0.01 else f"{value * 1000:.1f} ms"
+        return tr("{n} ms").format(n=f"{value * 1000:.0f}" if value >= 0.01 else f"{value * 1000:.1f}")
     if value < 100:
-        return f"{value:.2f} s" if value < 10 else f"{value:.0f} s"
-    return f"{value // _MINUTE:.0f} min {value % _MINUTE:.0f} s"
+        return tr("{n} s").format(n=f"{value:.2f}" if value < 10 else f"{value:.0f}")
+    return minutes(value)
+
+
+def minutes(value: float) -> str:
+    """A duration in minutes and seconds."""
+    return tr("{minutes} min {seconds} s").format(minutes=f"{value // _MINUTE:.0f}", seconds=f"{value % _MINUTE:.0f}")
 
 
 def short_seconds(value: float) -> str:
@@ -56,15 +65,33 @@ def short_seconds(value: float) -> str:
 
 
 def age(then: float, now: float) -> str:
-    """How long ago, in at most four cells: now, 5m, 3h, 2d, 6w."""
+    """How long ago, in at most `age_cells` cells: now, 5m, 3h, 2d, 6w."""
     past = max(0.0, now - then)
     if past < _MINUTE:
-        return "now"
-    for unit, length in (("m", _MINUTE), ("h", _HOUR), ("d", _DAY)):
-        limit = {"m": _HOUR, "h": _DAY, "d": 14 * _DAY}[unit]
-        if past < limit:
-            return f"{past // length:.0f}{unit}"
-    return f"{past // (7 * _DAY):.0f}w"
+        return tr("now")
+    if past < _HOUR:
+        return tr("{n}m").format(n=int(past // _MINUTE))
+    if past < _DAY:
+        return tr("{n}h").format(n=int(past // _HOUR))
+    if past < 14 * _DAY:
+        return tr("{n}d").format(n=int(past // _DAY))
+    return tr("{n}w").format(n=int(past // (7 * _DAY)))
+
+
+def age_cells() -> int:
+    """Cells of the longest age in the reader's language, at least four."""
+    longest = (tr("now"), *(unit.format(n=59) for unit in (tr("{n}m"), tr("{n}h"), tr("{n}d"), tr("{n}w"))))
+    return max(4, *map(cell_len, longest))
+
+
+def left(text: str, n_cells: int) -> str:
+    """Text at the beginning of a column of so many cells."""
+    return text + " " * (n_cells - cell_len(text))
+
+
+def right(text: str, n_cells: int) -> str:
+    """Text at the end of a column of so many cells."""
+    return " " * (n_cells - cell_len(text)) + text
 
 
 def bar(share: float, width: int, *, full: str = "█", empty: str = "░") -> str:
@@ -93,5 +120,13 @@ def fullness(share: float) -> Fullness:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """One line of text as lines of at most `width` characters."""
-    return textwrap.wrap(text, width)
+    """One line of text as lines of at most `width` cells."""
+    if cell_len(text) == len(text):
+        return textwrap.wrap(text, width)
+    lines: list[str] = []
+    for word in text.split():
+        if lines and cell_len(f"{lines[-1]} {word}") <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines += chop_cells(word, width)
+    return lines

@@ -464,7 +464,7 @@ def test_batch_answers_rows(chatapp: Shell, tmp_path: Path) -> None:
         (None, 2, "failed"),
         ("b", 3, "complete"),
     ]
-    keys = ("id", "line", "text", "reasoning", "token_ids", "status", "error", "stats")
+    keys = ("id", "line", "text", "reasoning", "token_ids", "status", "error", "stats", "session", "key")
     assert {tuple(row) for row in rows} == {keys}
     assert {tuple(row["stats"]) for row in rows} == {STATS_KEYS}
     good = b'{"id": 1, "prompt": "one"}\n'

@@ -177,6 +177,17 @@ def test_status_shows_a_line_for_each(kv: Stock) -> None:
     assert len({line.index(" tokens") for line in models}) == 1
 
 
+def test_status_lists_the_largest_conversations(kv: Stock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--all` and JSON have the others too."""
+    monkeypatch.setattr("chatapp.kv.LARGEST", 1)
+    found = kv.json("status")["sessions"]
+    largest = max(found, key=lambda one: one["bytes"])["id"]
+
+    assert len(found) > 1
+    assert [one["id"] for one in found if one["id"] in kv("status")] == [largest]
+    assert all(one["id"] in kv("status", "--all") for one in found)
+
+
 def test_status_of_nothing_makes_nothing(empty: Shell, tmp_path: Path) -> None:
     """All zeros, and no folder afterwards."""
     found = empty.json("status")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from chatapp.__main__ import main
+from sessions import database
 from sessions.journal import Journal
 from sessions.purge import TRASH_S
 from sessions.store import Store
@@ -280,7 +281,10 @@ def test_a_fork_takes_what_is_asked_for(chatapp: Shell) -> None:
         assert told(chatapp, fork) == expected
         shown = chatapp.json("sessions", "show", fork)
         assert (shown["system"], shown["forked_from"]) == ("Be kind.", key)
-    assert chatapp.json("sessions", "fork", key)["forked_from"] == key
+    fork = chatapp.json("sessions", "fork", key)
+    assert fork["forked_from"] == key
+    assert f"{fork['title']}  fork of {key}\n" in chatapp("sessions", "list")
+    assert fork["title"] == "one (5)"
     assert "shows no message" in chatapp("sessions", "fork", key, "--through", "999", code=1)
     assert "no question" in chatapp("sessions", "fork", key, "--without", str(messages[-1]["id"]), code=2)
 
@@ -351,3 +355,31 @@ def test_a_trash_that_cannot_be_emptied_stops_nothing(chatapp: Shell, monkeypatc
     monkeypatch.setattr("sessions.purge.expire", fail)
     assert ids(chatapp.json("sessions", "list")) == [key]
     assert chatapp.stderr == "The trash could not be emptied of what is old: the KV store is kept busy\n"
+
+
+def test_several_conversations_are_changed_at_once(chatapp: Shell) -> None:
+    """Each once, and none if one of the ids is unknown."""
+    keys = [chatapp.json("run", text)["session"] for text in ("one", "two", "three")]
+
+    chatapp("sessions", "delete", keys[0], "nowhere", code=1)
+    assert len(chatapp.json("sessions", "list")) == 3
+    chatapp("sessions", "delete", keys[0], keys[1], keys[0])
+    assert [row["id"] for row in chatapp.json("sessions", "list")] == [keys[2]]
+    chatapp("sessions", "restore", keys[0], keys[1])
+    chatapp("sessions", "pin", *keys)
+    assert len(chatapp.json("sessions", "list", "--pinned")) == 3
+
+
+def test_a_folder_that_cannot_be_written_is_read(chatapp: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """List, search, show and export work without a file being made; what changes something is refused in a sentence."""
+    key = chatapp.json("run", "zebra")["session"]  # nobody has searched yet: the index is not there
+    before = sorted(path.name for path in chatapp.data_dir.iterdir())
+    monkeypatch.setattr(database, "is_writable", lambda _folder: False)
+    monkeypatch.setattr(database, "_setup_lock", lambda _folder: pytest.fail("no lock can be made there"))
+
+    assert chatapp.json("sessions", "list")[0]["id"] == key
+    assert "zebra" in chatapp("sessions", "search", "zebra")
+    assert "zebra" in chatapp("sessions", "show", key)
+    assert "read-only: make it writable" in chatapp("sessions", "pin", key, code=1)
+    assert "read-only: make it writable" in chatapp("sessions", "delete", key, code=1)
+    assert sorted(path.name for path in chatapp.data_dir.iterdir()) == before

@@ -50,6 +50,21 @@ def test_a_question_is_edited(chatapp: Shell) -> None:
     assert "no such message" in chatapp("run", "x", "--session", key, "--edit", "99999", code=1)
 
 
+def test_an_edit_that_no_context_holds_changes_nothing(chatapp: Shell) -> None:
+    """It is refused before the shown branch is another one, with what can be done instead."""
+    key = chatapp.json("run", "one")["session"]
+    chatapp("run", "two", "--session", key)
+    messages = chatapp.json("sessions", "show", key)["messages"]
+    tree = chatapp.json("sessions", "tree", key)
+
+    said = chatapp("run", "x" * 2000, "--session", key, "--edit", str(messages[2]["id"]), "--ctx", "1024", code=1)
+
+    assert "nothing was changed" in said
+    assert f"sessions fork {key} --without MESSAGE" in said
+    assert chatapp.json("sessions", "show", key)["messages"] == messages
+    assert chatapp.json("sessions", "tree", key) == tree
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [

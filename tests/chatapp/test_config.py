@@ -206,7 +206,9 @@ def test_a_named_file_has_to_exist(tmp_path: Path) -> None:
         ("kv_budget = 1", "perhaps 'kv.budget' is meant."),
         ("[kvv]", "perhaps 'kv' is meant."),
         ("zzzz = 1", "the keys are data_dir, cache_dir, model, ctx,"),
-        ("engine = 'fake'", "unknown key 'engine'"),
+        ("engine = 7", "engine in"),
+        ("engines = 7", "engines in"),
+        ("[engines.box]", "engines.box in"),
         ("kv = true", "must be a table: write [kv] and below it"),
     ],
 )
@@ -236,7 +238,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ("GPU_LAYERS", "-2"),
         ("THREADS", "1.5"),
         ("FLASH_ATTENTION", "maybe"),
-        ("ENGINE", "other"),
+        ("ENGINE", "Other one"),
         ("ENGINE", "fake:quick"),
         ("ENGINE", "fake:0"),
         ("MODEL", "~nobody-of-this-name/x"),
@@ -321,6 +323,15 @@ def test_quantized_kv_needs_flash_attention(write: WriteConfig) -> None:
     assert (load().kv_type, load().flash_attention) == ("q8_0", "auto")
     with pytest.raises(ConfigError, match=r"q8_0 needs flash attention: .*--flash-attention .*--kv-type"):
         load({"flash_attention": "off"})
+
+
+def test_a_server_can_be_the_engine(write: WriteConfig) -> None:
+    """By its name, with another model behind it; a name that there is not is told with those that there are."""
+    write('engine = "box"\n[engines.box]\nbase_url = "http://127.0.0.1:1/v1"\n')
+    assert (load().engine, load().engines["box"].base_url) == ("box", "http://127.0.0.1:1/v1")
+    assert load({"engine": "box/some/model"}).engine == "box/some/model"
+    with pytest.raises(ConfigError, match=r"no engine 'bax': the engines are llama, box;"):
+        load({"engine": "bax"})
 
 
 # --- the page ---

@@ -9,8 +9,9 @@ import pytest
 from textual.widgets import Static
 
 from chatapp.config import Settings
+from chatapp.modellist import models_here
+from chatapp.tui.keymap import Keymap
 from chatapp.tui.keys import KEYS
-from chatapp.window import models_here
 from models.fake import FakeDisk
 from sessions.loading import Shelf
 from tests.chatapp.tui_window import Window, sees, until
@@ -224,7 +225,7 @@ async def test_ctrl_c_twice_quits_while_answering(tmp_path: Path) -> None:
 async def test_every_key_is_documented() -> None:
     """The help and docs/keys.md list the same keys."""
     page = (Path(__file__).parents[2] / "docs" / "keys.md").read_text(encoding="utf-8")
-    rows = [f"| {key} | {what} |" for _, keys in KEYS for key, what in keys]
+    rows = [f"| {Keymap().fill(key)} | {what} |" for _, keys in KEYS for key, what in keys]
     assert [row for row in rows if row not in page] == []
 
 

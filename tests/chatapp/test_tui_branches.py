@@ -176,7 +176,7 @@ async def test_copy_leaves_the_reasoning_out(tmp_path: Path) -> None:
     async with window.app.run_test(size=WIDE) as pilot:
         await ready(pilot, window)
         await pilot.press("alt+up", "y")
-        await hears(pilot, window, "copied")
+        await hears(pilot, window, "Copied")
         assert window.app.clipboard == "The answer"
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from textual import events
 
+from chatapp.tui.chips import Chips, described
 from chatapp.tui.composer import LONGEST_DRAFT
 from chatapp.tui.messages import CountAsked
 from models.engine import ModelInfo
+from sessions.attachments import Part
 from tests.chatapp.tui_window import Window, hears, until
 
 SIZE = (100, 30)
@@ -221,3 +223,18 @@ async def test_an_opening_can_be_edited_before_a_big_draft(tmp_path: Path) -> No
         window.composer.begin_with(opening, "d" * 9_000, "waiting")
         assert window.composer.text == opening + "[pasted 8.8 KiB #1]\n\nwaiting"
         assert window.composer.draft == opening + "d" * 9_000 + "\n\nwaiting"
+
+
+def test_a_chip_says_that_no_context_holds_it() -> None:
+    """As soon as it is counted; another model may hold it, so that is counted again."""
+    chips = Chips()
+    mark = chips.add(Part("log.txt", "a log"), "log.txt")
+
+    chips.counted(mark, 5000, 4096)
+    said = described(chips.shown(mark)[mark]).plain
+    chips.forget_counts()
+
+    assert "5,000 tokens, more than the context of 4,096 holds" in said
+    assert "holds" not in described(chips.shown(mark)[mark]).plain
+    chips.counted(mark, 5000, 8192)
+    assert "holds" not in described(chips.shown(mark)[mark]).plain

@@ -4,6 +4,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from textual.pilot import Pilot
 
 from chatapp.tui import dialogs
 from chatapp.tui.dialogs import TurnsScreen, WaysScreen
@@ -223,3 +224,79 @@ async def test_a_second_enter_answers_no_dialog(tmp_path: Path, monkeypatch: pyt
         assert isinstance(window.app.screen, WaysScreen)
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(window.app.screen, WaysScreen), "Escape always closes it")
+
+
+async def _edit(pilot: Pilot[None], window: Window, nth: int, text: str) -> None:
+    """Edit a question, by its number from the end: the box has this text, and it was sent."""
+    window.transcript.focus()
+    await pilot.press(*["alt+up"] * (2 * nth), "e")
+    await until(pilot, lambda: window.app.stage.editing.question_id is not None, "the question is in the box")
+    window.composer.clear_draft()
+    window.composer.insert(text)
+    await pilot.press("enter")
+
+
+async def test_an_edit_that_is_too_long_is_offered_a_larger_context(tmp_path: Path) -> None:
+    """The ways of a message are those of an edit, but a summary would hold what the edit leaves behind."""
+    window = Window(tmp_path, reply=lambda _: "ok", n_ctx=1024, n_ctx_max=8192)
+    session_id = await _two_turns(window)
+    async with window.app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: window.app.readings.came_back is not None, "the history is there")
+        await _edit(pilot, window, 1, "y" * 800)
+        await sees(pilot, window, "Larger context (2,048 tokens")
+        assert "with a summary" not in window.screen_text()
+        await pilot.press("enter")
+        await until(pilot, lambda: window.manager.messages(session_id)[-2].text == "y" * 800, "it is stored")
+        await until(pilot, lambda: window.manager.messages(session_id)[-1].text == "ok", "it is answered")
+        assert len(window.manager.messages(session_id)) == 4
+        assert window.app.stage.editing.question_id is None
+
+
+async def test_an_edit_stays_in_the_box_when_the_dialog_is_cancelled(tmp_path: Path) -> None:
+    """The branch that is shown is the old one, and the text is still an edit."""
+    window = Window(tmp_path, reply=lambda _: "ok", n_ctx=1024, n_ctx_max=8192)
+    session_id = await _two_turns(window)
+    before = window.manager.messages(session_id)
+    async with window.app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: window.app.readings.came_back is not None, "the history is there")
+        await _edit(pilot, window, 1, "y" * 800)
+        await sees(pilot, window, "The edited text stays in the box")
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(window.app.screen, WaysScreen), "the dialog is closed")
+        assert window.composer.draft == "y" * 800
+        assert window.app.stage.editing.question_id == before[-2].id
+        assert window.manager.messages(session_id) == before
+
+
+async def test_an_edit_counts_only_what_comes_before_it(tmp_path: Path) -> None:
+    """What would not fit behind the whole conversation fits in the place of its first question."""
+    window = Window(tmp_path, reply=lambda _: "ok", n_ctx=1024)
+    session_id = await _two_turns(window)
+    async with window.app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: window.app.readings.came_back is not None, "the history is there")
+        await _edit(pilot, window, 2, LONG)
+        await until(pilot, lambda: window.manager.messages(session_id)[0].text == LONG, "it is stored")
+        await until(pilot, lambda: len(window.manager.messages(session_id)) == 2, "it is answered")
+
+
+async def test_turns_before_an_edit_can_be_left_out(tmp_path: Path) -> None:
+    """The copy ends before the edited question and has the text in its box; the old one is as it was."""
+    window = Window(tmp_path, reply=lambda _: "ok", n_ctx=1024)
+    session_id = await _two_turns(window)
+    before = window.manager.messages(session_id)
+    async with window.app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: window.app.readings.came_back is not None, "the history is there")
+        window.composer.insert("a draft that waits")
+        await _edit(pilot, window, 1, "y" * 800)
+        await sees(pilot, window, "Remove turns")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(window.app.screen, TurnsScreen), "the list")
+        assert "second" not in window.screen_text()
+        await pilot.press("space", "enter")
+        await until(pilot, lambda: window.app.stage.current != session_id, "the copy is shown")
+        assert window.manager.messages(window.app.stage.current) == []
+        assert window.composer.draft == "y" * 800
+        assert window.app.stage.editing.question_id is None
+        assert window.manager.messages(session_id) == before
+        await window.app.stage.show(session_id)
+        assert window.composer.draft == "a draft that waits"

@@ -55,7 +55,7 @@ async def test_statistics_are_shown_by_model_and_day(tmp_path: Path) -> None:
         await window.ask("two", session_id)
         window.app.reports.statistics()
         await until(pilot, lambda: isinstance(window.app.screen, StatisticsScreen), "the screen")
-        await sees(pilot, window, "2 turns, TTFT")
+        await sees(pilot, window, "2 turns, first text after")
         await sees(pilot, window, "fake")
         assert len(window.app.screen.query("Sparkline")) == 3
 
@@ -128,3 +128,13 @@ async def test_conversations_go_to_files_and_come_back(tmp_path: Path) -> None:
         await until(pilot, lambda: len(window.manager.sessions()) == 1, "it is back")
         window.app.reports.take_in("missing.json")
         await hears(pilot, window, "missing.json")
+
+
+async def test_a_prompt_given_with_the_command_is_looked_at(tmp_path: Path) -> None:
+    """What changes from run to run is said in a new conversation too, where no screen shows it."""
+    window = Window(tmp_path)
+    async with window.app.run_test(size=(120, 36)) as pilot:
+        window.composer.insert("/system Today is Monday. Be brief.")
+        await pilot.press("enter")
+        await hears(pilot, window, "changes from run to run")
+        assert window.manager.session(window.app.stage.current).system == "Today is Monday. Be brief."

@@ -14,6 +14,7 @@ from chatapp.tui.listrows import BROAD, NARROW, Row, group_of
 from chatapp.tui.overview import PAGE
 from models.price import Price
 from sessions.conversation import Session, SessionSummary
+from sessions.forks import numbered
 from sessions.store import Store
 from tests.chatapp.tui_window import Window, hears, sees, until
 
@@ -61,6 +62,26 @@ def test_a_row_has_its_width(title: str, width: int) -> None:
     row = Row("id", title, "3h", "4.0k", state="done", is_current=True)
     assert cell_len(row.content(width).plain) == width
     assert ("4.0k" in row.content(width).plain) == (width == BROAD)
+
+
+@pytest.mark.parametrize("width", [NARROW, BROAD])
+def test_words_of_wide_characters_keep_the_columns(width: int) -> None:
+    """An age in another language is counted in cells, not in characters."""
+    lines = [
+        Row("id", "title", age, "4.0k", is_warm=True, seconds="12s").content(width).plain for age in ("방금", "3h")
+    ]
+    assert [cell_len(line) for line in lines] == [width, width]
+    assert width == NARROW or lines[0].index("●") == lines[1].index("●")
+
+
+@pytest.mark.parametrize("width", [NARROW, BROAD])
+@pytest.mark.parametrize("title", ["short (2)", LONG_TITLE + " (12)", LONG_TITLE])
+def test_a_fork_is_marked_and_keeps_its_number(title: str, width: int) -> None:
+    """However little room there is, the row as wide as others: forks of one conversation are told apart."""
+    line = Row("id", title, "3h", "4.0k", is_fork=True).content(width).plain
+    assert line.startswith("  ↳ ")
+    assert numbered(title) in line
+    assert cell_len(line) == width
 
 
 @pytest.mark.parametrize("width", [NARROW, BROAD])

@@ -14,6 +14,7 @@ from chatapp.tui.composer import Composer
 from chatapp.tui.desk import Tools
 from chatapp.tui.overview import Prices
 from chatapp.tui.sidebar import Library, Sidebar
+from chatapp.tui.surroundings import Surroundings
 from chatapp.tui.switching import Models
 from chatapp.tui.transcript import Transcript
 from models.engine import Event, ModelInfo, Sampling
@@ -62,6 +63,7 @@ class Window:
         shelf: Shelf | None = None,
         prices: Prices | None = None,
         tools: Tools = Tools(),  # noqa: B008 - frozen
+        surroundings: Surroundings = Surroundings(),  # noqa: B008 - frozen
     ) -> None:
         """`n_ctx_max` is what the model was trained for; with `models`, each is one that the engine can load."""
         self.made: list[FakeEngine] = []
@@ -88,7 +90,13 @@ class Window:
         self.store = Store(folder)
         self.manager = SessionManager(self.store, engine, shelf=shelf or Shelf())
         self.app = ChatApp(
-            self.manager, sampling=Sampling(), session_id=session_id, models=models, prices=prices, tools=tools
+            self.manager,
+            sampling=Sampling(),
+            session_id=session_id,
+            models=models,
+            prices=prices,
+            tools=tools,
+            surroundings=surroundings,
         )
 
     @property

@@ -1,9 +1,13 @@
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
-from models.engine import ModelInfo, TokenRun
+from models.engine import ModelInfo, Sampling, TokenRun
 from models.fake import FakeEngine
 from sessions.conversation import Message
+from sessions.manager import SessionManager
 from sessions.room import room, tokens_of
+from sessions.store import Store
 from tests.sessions.helpers import drain
 
 GIB = 1 << 30
@@ -48,3 +52,21 @@ def test_text_without_tokens_is_estimated_high() -> None:
     """A history of another model counts about three bytes a token."""
     assert tokens_of(message(0, "a" * 300)) == 108
     assert tokens_of(message(7, "a" * 300)) == 7
+
+
+async def test_an_edit_has_the_room_of_what_comes_before_it(tmp_path: Path) -> None:
+    """The branch that it makes ends where the edited question stood."""
+    with closing(Store(tmp_path)) as store:
+        manager = SessionManager(store, FakeEngine())
+        key = manager.new().id
+        for text in ("first " * 40, "second " * 40):
+            await drain(manager.send(key, text, Sampling()))
+        first, answer, second, _ = manager.messages(key)
+
+        kept = {
+            edits: found.n_kept for edits in (None, first.id, second.id) if (found := manager.room(key, 5, edits=edits))
+        }
+
+        assert kept[first.id] == 0
+        assert kept[second.id] == tokens_of(first) + tokens_of(answer)
+        assert kept[None] > kept[second.id]

@@ -15,7 +15,9 @@ async def test_asking_without_a_conversation_stores_nothing() -> None:
     engine = FakeEngine(str.upper, disk=disk)
     events = await drain(ask(engine, "hi", Sampling(), system="s", monotonic=Clock(step=0.25)))
     (finished,) = [event for event in events if isinstance(event, Finished)]
-    assert (finished.text, finished.stats.ttft_s) == ("HI", 0.25)
+    assert (finished.text, finished.stats.ttft_s) == ("HI", 0.75)
+    # The clock goes on each time it is read: when the engine was asked, when its model was there, at the first text.
+    assert (finished.stats.waited_s, finished.stats.model_load_s) == (0.0, 0.25)
     assert [entry.role for entry in engine.prompts[0].entries] == ["system", "user"]
     assert (len(disk), isinstance(events[-1], Stored)) == (0, True)
 
