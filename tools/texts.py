@@ -12,6 +12,7 @@ import io
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 from babel.messages.catalog import Catalog, Message
@@ -103,7 +104,10 @@ def compiled(catalog: Catalog) -> bytes:
 
 def _read(path: Path) -> Catalog:
     with path.open("rb") as file:
-        return read_po(file, locale=path.parent.parent.name, charset="utf-8")
+        catalog = read_po(file, locale=path.parent.parent.name, charset="utf-8")
+    # Where the file names no time it would be the present one, and what is compiled another each minute.
+    catalog.creation_date = catalog.revision_date = datetime(2000, 1, 1, tzinfo=UTC)
+    return catalog
 
 
 def _steady(text: bytes) -> bytes:
