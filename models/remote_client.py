@@ -175,7 +175,8 @@ def _mapped(name: str, exc: httpx2.HTTPError, is_answering: bool) -> RemoteError
         )
     if isinstance(exc, httpx2.TimeoutException):
         return RemoteError("unreachable", f"{name} took the request and does not answer: look at its log.")
-    return RemoteError("cut", f"The connection to {name} broke off before it answered: try again.")
+    # A server may close a kept connection just when the next request is sent on it: a fresh one is tried.
+    return RemoteError("cut", f"The connection to {name} broke off before it answered: try again.", retry_after_s=0.0)
 
 
 async def _whole(name: str, parts: AsyncGenerator[httpx2.Response | bytes, None]) -> bytes:
