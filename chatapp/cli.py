@@ -36,6 +36,7 @@ class Program(click.Group):
         "kv": "See, check and delete the KV that is kept on disk.",
         "models": "List, describe, add, fetch and remove models.",
         "prompts": "Keep system prompts under names; `--system @NAME` uses one.",
+        "serve": "Answer programs that speak OpenAI's chat API, on this machine.",
         "sessions": "List, search, change and delete conversations.",
         "web": "Open the chat window in a browser on this machine.",
     }
@@ -72,6 +73,10 @@ class Program(click.Group):
                 from chatapp.cli_prompts import prompts
 
                 return prompts
+            case "serve":
+                from chatapp.cli_serve import serve
+
+                return serve
             case "sessions":
                 from chatapp.cli_sessions import sessions
 

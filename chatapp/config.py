@@ -40,6 +40,7 @@ Policy = Literal["off", "ask", "strict"]
 Thoughts = Literal["mark", "show", "hide"]
 DEBUG = "CHATAPP_DEBUG"
 CONFIG = "CHATAPP_CONFIG"
+SERVE_KEY = "CHATAPP_API_KEY"
 BROWSER_DRIVER = "chatapp.web.driver:Driver"
 """What Textual is told to talk to, in place of a terminal, by the server of `chatapp web`."""
 
@@ -254,6 +255,11 @@ def wants_colour(environ: Mapping[str, str] | None = None) -> bool:
 def is_in_browser(environ: Mapping[str, str] | None = None) -> bool:
     """True when the chat window's pictures and keys go through the server of `chatapp web`."""
     return (os.environ if environ is None else environ).get("TEXTUAL_DRIVER") == BROWSER_DRIVER
+
+
+def serve_key(environ: Mapping[str, str] | None = None) -> str | None:
+    """Return the key that clients of `chatapp serve` show; None: no variable gives one."""
+    return (os.environ if environ is None else environ).get(SERVE_KEY) or None
 
 
 def is_debug() -> bool:

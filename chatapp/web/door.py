@@ -57,9 +57,9 @@ class Door:
 
     def admits(self, token: str) -> bool:
         """True for the token, and once for each code."""
-        if _same(token, self.token):
+        if is_same(token, self.token):
             return True
-        used = [code for code in self._once if _same(token, code)]
+        used = [code for code in self._once if is_same(token, code)]
         self._once.difference_update(used)
         return bool(used)
 
@@ -78,8 +78,8 @@ class Door:
         if path == ENTRANCE:
             return None if self.admits(token) else NOT_LET_IN
         if path == ONCE:
-            return None if _same(token, self.token) else NOT_LET_IN
-        if not (path.startswith(self.room) and _same(cookie, self.token)):
+            return None if is_same(token, self.token) else NOT_LET_IN
+        if not (path.startswith(self.room) and is_same(cookie, self.token)):
             return NOT_LET_IN
         if path == self.room + SOCKET and not origins:
             return OTHER_ORIGIN
@@ -91,6 +91,6 @@ def address(port: int, secret: str) -> str:
     return f"http://{HOST}:{port}{ENTRANCE}?token={secret}"
 
 
-def _same(given: str, secret: str) -> bool:
+def is_same(given: str, secret: str) -> bool:
     """Compare in a time that tells nothing of the secret."""
     return hmac.compare_digest(given.encode(errors="backslashreplace"), secret.encode())
