@@ -28,13 +28,17 @@ INTERRUPTED = 130
 def main() -> None:
     """Run `chatapp` and exit."""
     sys.stdout, sys.stderr = _writable(sys.stdout), _writable(sys.stderr)
-    sys.exit(_run())
+    code = _run()
+    for stream in (sys.stdout, sys.stderr):
+        _let_go(stream)
+    sys.exit(code)
 
 
 def _run() -> int:
     try:
         code = cli.main(prog_name="chatapp", standalone_mode=False)
-        sys.stdout.flush()
+        if not code:  # what already failed has said why, and its terminal may be gone
+            sys.stdout.flush()
     except NoArgsIsHelpError as error:
         print(error.format_message(), file=sys.stderr)
         return error.exit_code
@@ -65,6 +69,17 @@ def _run() -> int:
 def _fail(message: str, code: int = FAILED) -> int:
     print(f"Error: {clean(message)}", file=sys.stderr)
     return code
+
+
+def _let_go(stream: TextIO) -> None:
+    """Write out what is buffered; where nothing can be, as after a hang-up, the interpreter must not try once more.
+
+    It would end with an exit status of its own.
+    """
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _writable(stream: TextIO | None) -> TextIO:
