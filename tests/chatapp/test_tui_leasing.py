@@ -83,6 +83,7 @@ async def test_both_drafts_survive_taking_over(tmp_path: Path) -> None:
         assert (one.composer.draft, other.composer.draft) == ("", "mine")
         await other_pilot.press("enter")
         await sees(other_pilot, other, "You said: mine")
+        await one.app.stage.show(UNSAVED)  # or it takes the conversation, and its draft, when that is free for a moment
         await other.app.stage.show(UNSAVED)
         await other.app.stage.show(session_id)
         assert other.composer.draft == "theirs"
