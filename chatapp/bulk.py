@@ -17,7 +17,7 @@ import click
 
 from chatapp.bulk_progress import Meter
 from chatapp.bulk_records import record_of
-from chatapp.bulk_rows import Batch, rows_of
+from chatapp.bulk_rows import Batch, is_kept, rows_of
 from chatapp.bulk_session import Judge, load_for
 from chatapp.config import Settings
 from chatapp.console import INTERRUPTED, Narrator, interrupts, print_text
@@ -75,8 +75,7 @@ class _Run:
         self._batch = batch
         self._held = held
         self._narrator = Narrator()
-        is_file = batch.output != "-" and (not Path(batch.output).exists() or Path(batch.output).is_file())
-        self._results = held.enter_context(closing(Results(Path(batch.output)))) if is_file else None
+        self._results = held.enter_context(closing(Results(Path(batch.output)))) if is_kept(batch.output) else None
         self._stream: IO[str] | None = None
         if self._results is None:
             self._stream = held.enter_context(click.open_file(batch.output, "w", encoding="utf-8"))

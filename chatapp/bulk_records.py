@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from chatapp.objects import stats_object
-from models.engine import FinishReason
+from chatapp.serve.reply import message_of, usage_of
+from models.engine import FinishReason, TurnStats
 from models.reasoning import answer_of, reasoning_of
 from sessions.batch import Answered
 from sessions.batch_results import ID_PREFIX
@@ -42,9 +43,6 @@ def _openai_record(answered: Answered, *, session: str | None, model: str | None
         code = "invalid_request" if row.error is not None else "request_failed"
         record["error"] = {"code": code, "message": answered.error, "line": row.line}
         return record
-    message: dict[str, Any] = {"role": "assistant", "content": answer_of(answered.text), "refusal": None}
-    if reasoning := reasoning_of(answered.text):
-        message["reasoning_content"] = reasoning
     record["response"] = {
         "status_code": 200,
         "request_id": f"req_{row.key}",
@@ -56,28 +54,14 @@ def _openai_record(answered: Answered, *, session: str | None, model: str | None
             "choices": [
                 {
                     "index": 0,
-                    "message": message,
+                    "message": message_of(answered.text),
                     "logprobs": None,
                     "finish_reason": _FINISH.get(answered.reason, "stop"),
                 }
             ],
-            "usage": _usage(answered),
+            "usage": usage_of(answered.stats or TurnStats()),
             "stats": stats_object(answered.stats),
             "session": session,
         },
     }
     return record
-
-
-def _usage(answered: Answered) -> dict[str, Any]:
-    stats = answered.stats
-    n_prompt = (stats and stats.prompt_tokens) or 0
-    n_output = (stats and stats.output_tokens) or 0
-    n_cached = ((stats and stats.resident_tokens) or 0) + ((stats and stats.restored_tokens) or 0)
-    return {
-        "prompt_tokens": n_prompt,
-        "completion_tokens": n_output,
-        "total_tokens": n_prompt + n_output,
-        "prompt_tokens_details": {"cached_tokens": n_cached},
-        "completion_tokens_details": {"reasoning_tokens": (stats and stats.reasoning_tokens) or 0},
-    }

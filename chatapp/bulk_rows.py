@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO, cast
 
 from chatapp.bulk_progress import Meter
@@ -40,6 +41,11 @@ class Batch:
     saves: bool = False
     may_leave_task: bool = False
     names_model: bool = False
+
+
+def is_kept(output: str) -> bool:
+    """True for an output that results can be appended to, and found in again."""
+    return output != "-" and (not Path(output).exists() or Path(output).is_file())
 
 
 async def rows_of(

@@ -56,7 +56,7 @@ def batch(
     IN is the file (-: stdin); *.txt has a prompt a line. The same command goes on where a run was stopped.
     """
     from chatapp.bulk import check_rows, run_batch
-    from chatapp.bulk_rows import Batch
+    from chatapp.bulk_rows import Batch, is_kept
     from chatapp.cli_prompts import given_system
     from chatapp.console import Narrator, replaced_notice, run_to_exit
     from chatapp.options import sampling_of
@@ -65,9 +65,9 @@ def batch(
         raise click.UsageError("--system is for new conversations, and --session names one that has its own.")
     if allow_off_task and session_id is None:
         raise click.UsageError("--allow-off-task is for --session: rows of their own belong to no other task.")
-    if order == "prefix" and not as_completed and not check and not _is_file(output):
+    if order == "prefix" and not as_completed and not check and not is_kept(output):
         raise click.UsageError("--order prefix needs a file (-o OUT) or --as-completed: stdout cannot be put in order.")
-    if retry_failed and not _is_file(output):
+    if retry_failed and not is_kept(output):
         raise click.UsageError("--retry-failed needs the file of the earlier run: name it with -o OUT.")
     name = getattr(source, "name", "")
     if isinstance(name, str) and Path(name).exists() and Path(output).exists() and Path(name).samefile(output):
@@ -93,8 +93,3 @@ def batch(
     )
     settings = settings_of(context, flags)
     context.exit(check_rows(source, wanted) if check else run_to_exit(run_batch(settings, source, wanted)))
-
-
-def _is_file(output: str) -> bool:
-    """True for a name that results can be appended to, and found again."""
-    return output != "-" and (not Path(output).exists() or Path(output).is_file())

@@ -91,6 +91,25 @@ class Narrator:
         self._stream.flush()
 
 
+def ending_signals() -> list[signal.Signals]:
+    """Return what asks a program to end: Ctrl+C, a polite kill, a closed terminal.
+
+    What is ignored stays so, `nohup` has its reason; only Ctrl+C counts in any case.
+    """
+    found = [signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    return [one for one in found if one == signal.SIGINT or signal.getsignal(one) is not signal.SIG_IGN]
+
+
+def on_ending_signals(asked: Callable[[], None]) -> None:
+    """Call back on each signal that asks this program to end, for as long as the event loop runs."""
+    loop = asyncio.get_running_loop()
+    for one in ending_signals():
+        try:
+            loop.add_signal_handler(one, asked)
+        except NotImplementedError:
+            pass  # Windows: Ctrl+C cancels the loop's task instead
+
+
 def run_to_exit(work: Coroutine[Any, Any, int]) -> int:
     """Run a command's coroutine; return its exit code, or 130 when Ctrl+C ended it."""
     try:

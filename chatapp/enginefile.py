@@ -20,11 +20,14 @@ class EngineFileError(Exception):
 
 
 def added(text: str, name: str, fields: Mapping[str, Any]) -> str:
-    """Return a settings file with one more server at its end."""
+    """Return a settings file with one more server at its end. Raises `EngineFileError` where it has no place there."""
     lines = [f"[engines.{_key(name)}]"]
     lines += [f"{key} = {_value(value)}" for key, value in fields.items()]
     gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
-    return text + gap + "\n".join(lines) + "\n"
+    result = text + gap + "\n".join(lines) + "\n"
+    if _parsed(result) is None:  # behind `engines = {...}` no table may follow
+        raise EngineFileError(f"The settings file writes its servers in a way of its own: add {name} with an editor.")
+    return result
 
 
 def removed(text: str, name: str) -> str:

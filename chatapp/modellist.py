@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chatapp.safe import clean_line
 from chatapp.texts import tr
-from chatapp.tui.modelchoice import ModelChoice
 
 if TYPE_CHECKING:
     from chatapp.config import Settings
     from models.remote_profile import RemoteProfile
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """A model on this machine; `detail` is one line on it, `fits` False where it needs more memory than there is.
+
+    `is_usual` is True for the one that is used when none is chosen.
+    """
+
+    name: str
+    path: Path
+    detail: str
+    fits: bool
+    is_usual: bool = False
 
 
 def models_here(settings: Settings) -> list[ModelChoice]:
@@ -51,9 +65,7 @@ def servers(settings: Settings) -> list[ModelChoice]:
     usual = settings.engine.partition("/")[0]
     return [
         ModelChoice(
-            tr("{model} at {server}").format(model=profile.model, server=profile.name)
-            if profile.model
-            else profile.name,
+            _server_name(profile),
             place_of(profile.name, profile.model or ""),
             profile.host,
             True,

@@ -5,15 +5,16 @@ Every number is one of the turn's stats, or follows from them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from chatapp.misstexts import because
-from chatapp.texts import tr, tr_n
+from chatapp.texts import tr, tr_later, tr_n
 from chatapp.tui import words
 from models import misses
 from models.engine import TurnStats
+from models.stats import memory_share
 from sessions.conversation import Message
 
 State = Literal["over", "writing", "waiting"]
@@ -27,6 +28,34 @@ _NEAR_FLOOR = 0.6
 _WHOLE_CPU = 0.85
 """From this share on, nobody else took processor time that matters."""
 _MUCH_REASONING = 0.5
+_BEFORE: tuple[Part, ...] = ("queue", "waiting", "model load", "preparing")
+"""What stands before the prompt is read; `queue` is all of them together where they are not known apart."""
+_SENTENCES: dict[Part, str] = {
+    "queue": tr_later("The message waited {time} until the engine began with it."),
+    "waiting": tr_later("The message waited {time} for another answer."),
+    "model load": tr_later("It waited {time} for the model to be loaded."),
+    "preparing": tr_later("Storing the message, ending what was done before and looking up what is kept took {time}."),
+    "first decode": tr_later("From there to the first text it took {time}."),
+}
+"""What is said of a part of which nothing but its length is known."""
+_ADVICE: dict[Part, str] = {
+    "queue": tr_later("The largest part was waiting: for another answer, or for the model."),
+    "waiting": tr_later(
+        "The largest part was waiting: one answer is written at a time, and Escape in the other "
+        "conversation stops that one."
+    ),
+    "model load": tr_later("The largest part was loading the model: it stays loaded until another one is needed."),
+    "preparing": tr_later(
+        "The largest part was spent before the prompt was read: a message that comes right after "
+        "an answer waits until that is put aside."
+    ),
+    "restore": tr_later("The largest part was reading from disk: a faster disk helps, or a fork without old turns."),
+    "first decode": tr_later(
+        "The largest part was the way to the first text: it is one step of decoding, or "
+        "several where the first characters need them."
+    ),
+}
+"""What could be done about a part that took longest; for the others it depends on more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +76,10 @@ def measured_answer(messages: Sequence[Message], message_id: int | None) -> Mess
 
 def explain(stats: TurnStats, state: State = "over") -> Why:
     """Return the sentences; those whose numbers are not known are left out."""
-    first = _whole(stats, state)
-    told = (_queue, _waiting, _model_load, _preparing, _resident, _restored, _prefilled, _first_token, _decoded)
-    sentences = [first] if first else []
-    sentences += [sentence for tell in (*told, _limit, _others, _reasoning) if (sentence := tell(stats))]
+    before = [_of_part(part, stats) for part in _BEFORE]
+    prompt = [_resident(stats), _restored(stats), _prefilled(stats)]
+    decoding = [_of_part("first decode", stats), _decoded(stats), _limit(stats), _others(stats), _reasoning(stats)]
+    sentences = [sentence for sentence in (_whole(stats, state), *before, *prompt, *decoding) if sentence]
     if not sentences:
         return Why((tr("Nothing was measured of this answer: it broke off, or came from another program."),), None)
     return Why(tuple(sentences), _advice(stats))
@@ -100,31 +129,9 @@ def _whole(stats: TurnStats, state: State) -> str | None:
     return text.format(time=first, whole=words.seconds(stats.ttft_s + decode))
 
 
-def _queue(stats: TurnStats) -> str | None:
-    seconds = parts(stats).get("queue", 0.0)
-    return _of_part(tr("The message waited {time} until the engine began with it."), seconds)
-
-
-def _waiting(stats: TurnStats) -> str | None:
-    seconds = parts(stats).get("waiting", 0.0)
-    return _of_part(tr("The message waited {time} for another answer."), seconds)
-
-
-def _model_load(stats: TurnStats) -> str | None:
-    seconds = parts(stats).get("model load", 0.0)
-    return _of_part(tr("It waited {time} for the model to be loaded."), seconds)
-
-
-def _preparing(stats: TurnStats) -> str | None:
-    seconds = parts(stats).get("preparing", 0.0)
-    return _of_part(
-        tr("Storing the message, ending what was done before and looking up what is kept took {time}."), seconds
-    )
-
-
-def _of_part(text: str, seconds: float) -> str | None:
-    """The sentence on a part, None if it was short."""
-    return text.format(time=words.seconds(seconds)) if seconds >= _SHORT_S else None
+def _of_part(part: Part, stats: TurnStats) -> str | None:
+    seconds = parts(stats).get(part, 0.0)
+    return tr(_SENTENCES[part]).format(time=words.seconds(seconds)) if seconds >= _SHORT_S else None
 
 
 def _resident(stats: TurnStats) -> str | None:
@@ -176,10 +183,6 @@ def _prefilled(stats: TurnStats) -> str | None:
     return text.format(**known, reason=because(stats.miss_reason))
 
 
-def _first_token(stats: TurnStats) -> str | None:
-    return _of_part(tr("From there to the first text it took {time}."), stats.first_decode_s or 0.0)
-
-
 def _decoded(stats: TurnStats) -> str | None:
     n = stats.output_tokens
     if n is None or stats.tpot_s is None:
@@ -188,7 +191,7 @@ def _decoded(stats: TurnStats) -> str | None:
 
 
 def _limit(stats: TurnStats) -> str | None:
-    share = _share(stats)
+    share = memory_share(stats.tpot_s, stats.tpot_floor_s)
     if share is None or stats.tpot_floor_s is None:
         return None
     text = tr("This machine's memory allows {time} for each: {share} of its speed was used.")
@@ -203,11 +206,15 @@ def _others(stats: TurnStats) -> str | None:
 
 
 def _reasoning(stats: TurnStats) -> str | None:
-    if not stats.reasoning_tokens or not stats.output_tokens:
+    share = _reasoning_share(stats)
+    if not share or stats.reasoning_tokens is None:
         return None
-    share = min(1.0, stats.reasoning_tokens / stats.output_tokens)
     text = tr("Reasoning was {share} of the answer, {n} tokens.")
     return text.format(share=f"{share:.0%}", n=words.count(stats.reasoning_tokens))
+
+
+def _reasoning_share(stats: TurnStats) -> float:
+    return min(1.0, (stats.reasoning_tokens or 0) / stats.output_tokens) if stats.output_tokens else 0.0
 
 
 # --- what could be done ---
@@ -219,30 +226,9 @@ def _advice(stats: TurnStats) -> str | None:
     largest = max(known, key=lambda part: known[part], default=None)
     if largest is None or known[largest] < _SHORT_S:
         return None
-    advices: dict[Part, Callable[[TurnStats], str]] = {
-        "queue": lambda _: tr("The largest part was waiting: for another answer, or for the model."),
-        "waiting": lambda _: tr(
-            "The largest part was waiting: one answer is written at a time, and Escape in the other "
-            "conversation stops that one."
-        ),
-        "model load": lambda _: tr(
-            "The largest part was loading the model: it stays loaded until another one is needed."
-        ),
-        "preparing": lambda _: tr(
-            "The largest part was spent before the prompt was read: a message that comes right after "
-            "an answer waits until that is put aside."
-        ),
-        "restore": lambda _: tr(
-            "The largest part was reading from disk: a faster disk helps, or a fork without old turns."
-        ),
-        "prefill": _prefill_advice,
-        "first decode": lambda _: tr(
-            "The largest part was the way to the first text: it is one step of decoding, or "
-            "several where the first characters need them."
-        ),
-        "decode": _decode_advice,
-    }
-    return advices[largest](stats)
+    if largest == "prefill":
+        return _prefill_advice(stats)
+    return _decode_advice(stats) if largest == "decode" else tr(_ADVICE[largest])
 
 
 def _prefill_advice(stats: TurnStats) -> str:
@@ -262,17 +248,13 @@ def _prefill_advice(stats: TurnStats) -> str:
 
 
 def _decode_advice(stats: TurnStats) -> str:
-    share = _share(stats)
+    share = memory_share(stats.tpot_s, stats.tpot_floor_s)
     if stats.cpu_share is not None and stats.cpu_share < _WHOLE_CPU:
         return tr(
             "The largest part was writing, and other programs took processor time from it: close them, or let them "
             "finish first."
         )
-    if (
-        stats.reasoning_tokens
-        and stats.output_tokens
-        and stats.reasoning_tokens / stats.output_tokens > _MUCH_REASONING
-    ):
+    if _reasoning_share(stats) > _MUCH_REASONING:
         return tr("The largest part was reasoning: a model that does not reason, or a simpler question, is faster.")
     if share is None:
         return tr("The largest part was writing: a shorter answer or a smaller model takes less.")
@@ -290,10 +272,3 @@ def _decode_advice(stats: TurnStats) -> str:
         "The largest part was writing, and the memory would allow more: the processor is the limit, so a smaller model "
         "or a shorter answer takes less, and another number of threads (--threads) may."
     )
-
-
-def _share(stats: TurnStats) -> float | None:
-    """How much of the memory's speed decoding used; a busy moment may have measured that too low."""
-    if not stats.tpot_s or stats.tpot_floor_s is None:
-        return None
-    return min(1.0, stats.tpot_floor_s / stats.tpot_s)

@@ -38,7 +38,7 @@ from models.engine import (
     TurnStats,
 )
 from models.reasoning import answer_of
-from models.stats import tpot_floor
+from models.stats import tpot, tpot_floor
 
 BEGIN = 256
 """Opens the first message of a conversation."""
@@ -52,6 +52,8 @@ END = 260
 KV_BYTES_PER_TOKEN = 1024
 FINGERPRINT = hashlib.sha256(b"fake engine, tokenizer 1").hexdigest()
 PREFILL_CHUNK = 512
+_TURN_TOKENS = 16
+"""Tokens between two turns of the event loop where no pace is kept: those of a real engine come several at once too."""
 _READ_BYTES_PER_S = 1e12  # so fast that KV counts for nothing
 
 
@@ -323,7 +325,10 @@ class FakeEngine:
         reason = plan.reason
         first_at = last_at = self._clock()
         for n, token in enumerate((*plan.ids, None)):
-            await self._pause(n)
+            if self._token_s or n % _TURN_TOKENS == 0:
+                await self._sleep(self._token_s)
+            if self.hang_at == n:
+                await self._cancelled.wait()
             if self._cancelled.is_set():
                 reason = "cancelled"
                 break
@@ -344,7 +349,7 @@ class FakeEngine:
         kept = shorter or run
         self._context = self._context[: len(self._context) - 1 - len(begun)] + kept.ids
         n_output = len(ids) - len(begun)
-        tpot_s = (last_at - first_at) / (n_output - 1) if n_output > 1 else None
+        tpot_s = tpot(first_at, last_at, n_output)
         stats = replace(
             self._stats(prepared, n_output, tpot_s, sampling),
             first_decode_s=None if text_at is None else text_at - prefilled_at,
@@ -365,12 +370,6 @@ class FakeEngine:
             return Stored(0, FINGERPRINT, None)
         tip, new = self._disk.put(self._context)
         return Stored(new * KV_BYTES_PER_TOKEN, FINGERPRINT, tip)
-
-    async def _pause(self, n: int) -> None:
-        """Keep the pace, or hang where the script says so."""
-        await self._sleep(self._token_s)
-        if self.hang_at == n:
-            await self._cancelled.wait()
 
     def _scripted_failure(self, n: int) -> Failed | None:
         if self.fail_at == n:

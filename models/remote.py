@@ -27,13 +27,13 @@ from models.remote_info import info_of
 from models.remote_probe import Facts, n_tokens, probe
 from models.remote_profile import RemoteProfile
 from models.remote_request import refusal
-from models.remote_slots import Slots
+from models.remote_slots import SLOT_S, Slots
 from models.remote_turn import RemoteTurn
 
 _CLOSED = "The engine is closed."
 _BYTES_PER_TOKEN = 3
-_SLOT_S = 20.0
-"""How long a server may take to save or read a slot."""
+_KEY_S = 90.0
+"""How long a key may take: more than its command may, see `chatapp/profiles.py`."""
 
 
 class RemoteEngine:
@@ -104,7 +104,7 @@ class RemoteEngine:
                 try:
                     if self._slots and prompt.store_kv and prompt.conversation:
                         yield Progress("restore", 0, 0)
-                        await step.wait(self._slots.bring(prompt.conversation), _SLOT_S)
+                        await step.wait(self._slots.bring(prompt.conversation), SLOT_S)
                     elif step.is_cancelled:
                         raise Stopped
                 except TimeoutError:
@@ -145,7 +145,7 @@ class RemoteEngine:
             extra = {"add_special_tokens": False} if facts.tokenize == "prompt" else {}
             body = {"model": facts.model, facts.tokenize: text, **extra}
             try:
-                status, answer = await client.fetch(f"{self.profile.root}/tokenize", body)
+                status, _, answer = await client.fetch(f"{self.profile.root}/tokenize", body)
             except RemoteError:
                 status, answer = 0, None
             if status == 200 and (found := n_tokens(answer)) is not None:
@@ -230,7 +230,7 @@ class RemoteEngine:
             return None
         started_at = self._monotonic()
         try:
-            was_read = await guard.wait(self._slots.bring(prompt.conversation), _SLOT_S)
+            was_read = await guard.wait(self._slots.bring(prompt.conversation), SLOT_S)
         except (TimeoutError, Stopped):
             return None  # the turn itself sees that it was stopped
         return self._monotonic() - started_at if was_read else None
@@ -247,8 +247,13 @@ class RemoteEngine:
         key = None
         yield Progress("load", 0, 1000)
         if self.profile.key is not None:
-            key = await guard.wait(asyncio.to_thread(self.profile.key), 60.0)
-        client = self._client = self._client or RemoteClient(self.profile, key, monotonic=self._monotonic)
+            try:
+                key = await guard.wait(asyncio.to_thread(self.profile.key), _KEY_S)
+            except TimeoutError as exc:
+                raise RemoteError("key", f"The key of {self.profile.name} does not come: unlock where it is.") from exc
+        if self._client is not None:  # of a load that failed, perhaps for its key
+            await self._client.close()
+        client = self._client = RemoteClient(self.profile, key, monotonic=self._monotonic)
         facts: Facts | None = None
         while facts is None:
             wait_s: float | None = None

@@ -1,4 +1,4 @@
-"""HTTP to one server and to no other: bounded, without redirects, proxies or retries. Only it imports httpx2."""
+"""HTTP to one server and to no other: bounded, without redirects or proxies. Only it imports httpx2."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from models.sse import EndlessEvent, Framing
 MAX_BODY_BYTES = 8 << 20
 """Longest body that is no stream."""
 _READ_S = 10.0  # between two parts of such a body
+_SENDS = 3
+"""How often a request is sent, see `_send`."""
 _NOT_OURS = ("host", "content-length", "transfer-encoding", "connection")
 
 
@@ -54,13 +56,16 @@ class RemoteClient:
         """Close all connections."""
         await self._http.aclose()
 
-    async def fetch(self, url: str, body: Any = None, *, headers: Mapping[str, str] | None = None) -> tuple[int, Any]:
-        """Return status and body (JSON, else text) of a GET, or of a POST if there is a body. Raises `RemoteError`."""
+    async def fetch(self, url: str, body: Any = None, *, read_s: float = _READ_S) -> tuple[int, Mapping[str, str], Any]:
+        """Return status, headers and body (JSON, else text) of a GET, or of a POST if there is a body.
+
+        `read_s` is how long the server may send nothing. Raises `RemoteError`.
+        """
         method = "GET" if body is None else "POST"
-        async with aclosing(self._bytes(method, url, body, headers or {})) as parts:
+        async with aclosing(self._bytes(method, url, body, {}, read_s=read_s)) as parts:
             response = await anext(parts)
             assert isinstance(response, httpx2.Response)
-            return response.status_code, read_body(await _whole(self._name, parts))
+            return response.status_code, response.headers, read_body(await _whole(self._name, parts))
 
     async def delete(self, url: str) -> None:
         """Send a DELETE; what it answers does not matter. Raises `RemoteError`."""
@@ -137,9 +142,9 @@ class RemoteClient:
         request.extensions["timeout"]["read"] = read_s
         is_answering = False
         try:
-            response = await self._http.send(request, stream=True)
+            response = await self._send(request)
+            is_answering = True
             try:
-                is_answering = response.status_code == 200
                 if response.headers.get("content-encoding", "identity") != "identity":
                     raise RemoteError("server", f"{self._name} compresses unasked: switch that off at the server.")
                 yield response
@@ -151,6 +156,27 @@ class RemoteClient:
             raise _mapped(self._name, exc, is_answering) from exc
         except (httpx2.InvalidURL, httpx2.StreamError) as exc:
             raise RemoteError("server", f"{self._name} cannot be asked: check base_url in its profile.") from exc
+
+    async def _send(self, request: httpx2.Request) -> httpx2.Response:
+        """Return the response to a request, its body unread.
+
+        A server may close a kept connection just when the next request is sent on it. If such a one breaks before
+        anything came back, the request is sent again. What breaks on a fresh one may have been read, so it is not.
+        """
+        is_fresh = False
+
+        async def trace(step: str, _info: Mapping[str, Any]) -> None:
+            nonlocal is_fresh
+            is_fresh = is_fresh or step == "connection.connect_tcp.started"
+
+        request.extensions["trace"] = trace
+        for _ in range(_SENDS - 1):
+            try:
+                return await self._http.send(request, stream=True)
+            except (httpx2.NetworkError, httpx2.RemoteProtocolError):
+                if is_fresh:
+                    raise
+        return await self._http.send(request, stream=True)
 
 
 def _mapped(name: str, exc: httpx2.HTTPError, is_answering: bool) -> RemoteError:
@@ -175,8 +201,7 @@ def _mapped(name: str, exc: httpx2.HTTPError, is_answering: bool) -> RemoteError
         )
     if isinstance(exc, httpx2.TimeoutException):
         return RemoteError("unreachable", f"{name} took the request and does not answer: look at its log.")
-    # A server may close a kept connection just when the next request is sent on it: a fresh one is tried.
-    return RemoteError("cut", f"The connection to {name} broke off before it answered: try again.", retry_after_s=0.0)
+    return RemoteError("cut", f"The connection to {name} broke off before it answered: try again.")
 
 
 async def _whole(name: str, parts: AsyncGenerator[httpx2.Response | bytes, None]) -> bytes:

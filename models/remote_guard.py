@@ -50,9 +50,9 @@ class Guard:
 
 def again_after(error: RemoteError, n_tries: int, waited_s: float) -> float | None:
     """Return after how many seconds a server is asked again by itself; None if that is for the user to decide."""
-    if n_tries >= _TRIES or error.kind not in ("busy", "unreachable", "cut"):
+    if n_tries >= _TRIES or error.kind not in ("busy", "unreachable"):
         return None
-    if error.kind != "busy" and error.retry_after_s is None:
+    if error.kind == "unreachable" and error.retry_after_s is None:
         return None
     wait_s = error.retry_after_s if error.retry_after_s is not None else float(n_tries)
     return wait_s if waited_s + wait_s <= MAX_WAIT_S else None

@@ -24,9 +24,7 @@ class Facts:
 
     kind: Kind
     model: str
-    models: tuple[str, ...] = ()
     n_ctx: int | None = None
-    n_ctx_train: int | None = None
     sampling: Sampling = HOSTED
     version: str = ""
     slot: int | None = None
@@ -40,16 +38,16 @@ class Facts:
 
 async def probe(client: RemoteClient, profile: RemoteProfile) -> Facts:
     """Ask a server what it is and has. Raises `RemoteError` if it cannot be reached, or has not the model."""
-    status, listed = await client.fetch(f"{profile.api}/models")
+    status, headers, listed = await client.fetch(f"{profile.api}/models")
     if status in (401, 403, 429, 503) or 300 <= status < 400:
-        raise from_status(profile.name, status, {}, listed, secrets=client.secrets)
+        raise from_status(profile.name, status, headers, listed, secrets=client.secrets)
     rows = [row for row in _list(listed, "data") if isinstance(row.get("id"), str)] if status == 200 else []
     models = tuple(str(row["id"]) for row in rows)
     model = _model(profile, models, n_listed=len(rows))
     row = next((row for row in rows if row["id"] == model), {})
     props = await _object(client, f"{profile.root}/props")
     if isinstance(props.get("default_generation_settings"), dict):
-        return await _llama_server(client, profile, model, models, row, props)
+        return await _llama_server(client, profile, model, row, props)
     kind = await _kind(client, profile, row)
     n_ctx = next(
         (
@@ -63,7 +61,6 @@ async def probe(client: RemoteClient, profile: RemoteProfile) -> Facts:
         kind=kind[0],
         version=kind[1],
         model=model,
-        models=models,
         n_ctx=n_ctx,
         tokenize=await _tokenize(client, profile, model) if kind[0] != "generic" else None,
     )
@@ -73,7 +70,6 @@ async def _llama_server(
     client: RemoteClient,
     profile: RemoteProfile,
     model: str,
-    models: tuple[str, ...],
     row: dict[str, Any],
     props: dict[str, Any],
 ) -> Facts:
@@ -84,9 +80,7 @@ async def _llama_server(
         kind="llama-server",
         version=str(props.get("build_info", "")),
         model=model,
-        models=models,
         n_ctx=_count(settings.get("n_ctx")) or _count(meta.get("n_ctx")) or _count(meta.get("n_ctx_train")),
-        n_ctx_train=_count(meta.get("n_ctx_train")),
         sampling=_sampling(settings.get("params")),
         slot=await _slot(client, profile, _count(props.get("total_slots")) or 0),
         resumes=await _resumes(client, profile),
@@ -165,9 +159,10 @@ async def _object(client: RemoteClient, url: str) -> dict[str, Any]:
 async def _try(client: RemoteClient, url: str, body: Any = None) -> tuple[int, Any]:
     """Ask for something that a server need not have; 0 where it breaks off."""
     try:
-        return await client.fetch(url, body)
+        status, _, answer = await client.fetch(url, body)
     except RemoteError:
         return 0, None
+    return status, answer
 
 
 def _sampling(params: Any) -> Sampling:

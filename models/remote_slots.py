@@ -10,6 +10,9 @@ from models.remote_errors import RemoteError
 from models.remote_probe import Facts
 from models.remote_profile import RemoteProfile
 
+SLOT_S = 20.0
+"""How long a server may take to save or read a slot."""
+
 
 class Slots:
     """Saves and restores one slot, one file a conversation. What cannot be had is no error: the server reads it anew.
@@ -51,8 +54,8 @@ class Slots:
     async def _do(self, action: str, conversation: str) -> int | None:
         """Return how many bytes the server wrote or read; None if it did not."""
         try:
-            status, answer = await self._client.fetch(
-                f"{self._url}?action={action}", {"filename": self.file_of(conversation)}
+            status, _, answer = await self._client.fetch(
+                f"{self._url}?action={action}", {"filename": self.file_of(conversation)}, read_s=SLOT_S
             )
         except RemoteError:
             return None

@@ -141,25 +141,21 @@ class RemoteTurn:
             headers["X-Conversation-Id"] = self._conversation
         sent = [field for field in LEFT_OUT if field in self.body]
         stream = self._client.stream(url, self.body, sent=sent, headers=headers)
-        n_events, is_over, has_resumed = 0, False, False
+        n_told, is_over, has_resumed = 0, False, False
         try:
             while True:
                 try:
+                    n_received = 0
                     async with aclosing(self._within(stream, deadline)) as events:
-                        async for position, event in _numbered(events):
-                            if position >= n_events:
-                                n_events += 1
+                        async for event in events:
+                            n_received += 1
+                            if n_received > n_told:
+                                n_told = n_received
                                 yield event
                     is_over = True
                     return
                 except RemoteError as error:
-                    if (
-                        error.kind != "cut"
-                        or not self._conversation
-                        or has_resumed
-                        or not n_events
-                        or self.reply.finish
-                    ):
+                    if error.kind != "cut" or not self._conversation or has_resumed or not n_told or self.reply.finish:
                         raise
                     # The part that was received comes once more, the same in each byte, and is passed over.
                     again = f"{self._profile.root}/v1/stream?conv_id={self._conversation}&from=0"
@@ -228,12 +224,3 @@ class RemoteTurn:
 
     def _new_reply(self) -> Reply:
         return Reply(self._profile.name, n_ctx=self._facts.n_ctx, secrets=self._client.secrets)
-
-
-async def _numbered(
-    events: AsyncGenerator[tuple[float, dict[str, Any]], None],
-) -> AsyncGenerator[tuple[int, tuple[float, dict[str, Any]]], None]:
-    position = 0
-    async for event in events:
-        yield position, event
-        position += 1

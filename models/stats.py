@@ -50,6 +50,14 @@ def tpot_floor(info: ModelInfo, depth: float) -> float | None:
     return (info.active_bytes + kv_bytes + info.kv_state_bytes) / info.read_bytes_per_s
 
 
+def memory_share(tpot_s: float | None, floor_s: float | None) -> float | None:
+    """How much of the memory's speed decoding uses, from 0 to 1; a busy moment may have measured that too low.
+
+    None where one of the two is unknown, or nothing was decoded.
+    """
+    return min(1.0, floor_s / tpot_s) if tpot_s and floor_s is not None else None
+
+
 def default_context(n_ctx_train: int, kv_bytes_per_token: int, available_bytes: int) -> int:
     """Tokens of context: min(trained, 32,768, largest power of two whose KV fits 40 % of available memory)."""
     fitting = max(int(available_bytes * 0.4) // max(kv_bytes_per_token, 1), 512)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from models.engine import Entry
 from models.errors import GrammarError
 from models.schema import grammar_of
-from sessions.batch_messages import entries_of, request_of
+from sessions.chat_request import entries_of, sampling_of
 from sessions.errors import BadRequest
 from sessions.hygiene import tidy
 from sessions.turn import checked
@@ -23,6 +23,7 @@ RowId = str | int | float | bool | None
 MAX_LINE_BYTES = 64 << 20
 """Longer than the longest message in the longest spelling: nothing behind it is kept in memory."""
 KEY_BYTES = 8
+_URL = "/v1/chat/completions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +98,9 @@ class Reading:
 def _asked(value: Mapping[str, Any], form: Form) -> tuple[tuple[Entry, ...], dict[str, Any], int]:
     """Return messages, sampling of its own, and how many characters were replaced. Raises `BadRequest`."""
     if form == "openai":
-        messages, given = request_of(value)
-        entries, n_replaced = entries_of(messages)
+        body = _body(value)
+        given = sampling_of(body)
+        entries, n_replaced = entries_of(body.get("messages"))
         return entries, given, n_replaced
     given = {} if value.get("json_schema") is None else {"grammar": grammar_of(value["json_schema"])}
     if "messages" in value:
@@ -110,6 +112,18 @@ def _asked(value: Mapping[str, Any], form: Form) -> tuple[tuple[Entry, ...], dic
     if not isinstance(prompt, str):
         raise BadRequest("The row has no prompt, or one that is not text.")
     return (Entry("user", checked(prompt, "prompt")),), given, tidy(prompt)[1]
+
+
+def _body(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the chat request in a line of OpenAI's batch API: the model it names is not looked at."""
+    if value.get("method", "POST") != "POST" or value.get("url", _URL) != _URL:
+        raise BadRequest(f"The row is not a POST to {_URL}: nothing else is answered.")
+    body = value.get("body")
+    if not isinstance(body, dict):
+        raise BadRequest("The row has no body, or one that is not a JSON object.")
+    if body.get("stream"):
+        raise BadRequest("The row asks for a stream: leave it out.")
+    return body
 
 
 def _refuse(name: str) -> Any:

@@ -4,6 +4,7 @@ SessionError                    something about a conversation; the message is o
 ├── SessionNotFound             no conversation has this id
 ├── SessionClosed               the conversation is done (or in the trash) and takes no message
 ├── BadRequest                  the request cannot be met as asked (empty prompt, second system prompt)
+│   └── BadField                a field of a request that another program wrote cannot be done
 └── StoreError                  the database or its folder cannot be read or written
     └── StoreTooNew             the database was written by a newer version
 """
@@ -23,6 +24,16 @@ class SessionClosed(SessionError):
 
 class BadRequest(SessionError):
     """The request cannot be met as asked."""
+
+
+class BadField(BadRequest):
+    """A field of a request that another program wrote cannot be done."""
+
+    def __init__(self, param: str | None, message: str, *, code: str | None = None) -> None:
+        """`param` is the field's path, None: the whole; `code` is OpenAI's word for what is wrong, if it has one."""
+        super().__init__(message)
+        self.param = param
+        self.code = code
 
 
 class StoreError(SessionError):

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
+from chatapp.modellist import ModelChoice
 from chatapp.tui.app import ChatApp
 from chatapp.tui.composer import Composer
-from chatapp.tui.modelchoice import ModelChoice
 from chatapp.tui.surroundings import Surroundings
 from models.engine import Event, Loaded, Prepared, Prompt, Sampling
 from models.fake import FakeDisk, FakeEngine

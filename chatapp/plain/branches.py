@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 async def revise(repl: Repl, text: str) -> None:
     """Ask for another version of a question, and have it answered."""
-    session = repl.session()
+    session = repl.writable()
     questions = [message for message in repl.manager.messages(session.id) if message.role == "user"]
     chosen = [message for message in questions if not text or str(message.id) == text]
     if not chosen:
@@ -34,14 +34,14 @@ async def revise(repl: Repl, text: str) -> None:
 
 async def again(repl: Repl, _: str) -> None:
     """Have the last question answered once more."""
-    session = repl.session()
+    session = repl.writable()
     if await loaded(repl):
         await answered(repl, repl.manager.regenerate(session.id, sampling(repl)))
 
 
 async def continue_(repl: Repl, _: str) -> None:
     """Let the last answer go on."""
-    session = repl.session()
+    session = repl.writable()
     if await loaded(repl):
         messages = repl.manager.messages(session.id)
         n_told = len(messages[-1].text) if messages else 0
@@ -60,7 +60,7 @@ async def fork(repl: Repl, text: str) -> None:
 
 async def undo(repl: Repl, _: str) -> None:
     """Take back the last turn."""
-    question = repl.manager.undo(repl.session().id)
+    question = repl.manager.undo(repl.writable().id)
     repl.voice.say(tr("The last turn is taken back; the tree of branches still has it. Its question was:"))
     repl.voice.print(question)
 
@@ -71,7 +71,7 @@ async def tree(repl: Repl, text: str) -> None:
     if text:
         if not text.isdecimal():
             raise BadRequest(tr("/tree takes the number of a message; alone, it shows all of them."))
-        repl.manager.show_branch(session.id, int(text))
+        repl.manager.show_branch(repl.writable().id, int(text))
         repl.voice.say(tr("The conversation goes on with this branch; /show shows its last turn."))
         return
     messages = repl.manager.tree(session.id)
@@ -100,6 +100,8 @@ async def system(repl: Repl, text: str) -> None:
         repl.voice.say(tr("The conversation has this system prompt already."))
         return
     has_messages = any(message.role != "system" for message in repl.manager.messages(session.id))
+    if not has_messages:
+        repl.writable()
     changed = repl.manager.change_system(session.id, prompt)
     repl.current = changed.id
     if has_messages:

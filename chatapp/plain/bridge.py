@@ -19,6 +19,7 @@ from functools import partial
 from types import FrameType
 from typing import TypeAlias
 
+from chatapp.console import ending_signals
 from chatapp.plain.lines import Reader
 
 _POLL_S = 0.5
@@ -142,12 +143,9 @@ class Bridge:
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
         """Take the signals while the work goes on. A handler raises only out of the reading of a line, and once."""
-        names = ("SIGINT", "SIGTERM", "SIGHUP")
-        before = {number: signal.getsignal(number) for name in names if (number := getattr(signal, name, None))}
-        for number, handler in before.items():
-            # What is ignored stays so: `nohup` has its reason.
-            if handler is not signal.SIG_IGN or number == signal.SIGINT:
-                signal.signal(number, self._pressed if number == signal.SIGINT else self._told_to_end)
+        before = {number: signal.getsignal(number) for number in ending_signals()}
+        for number in before:
+            signal.signal(number, self._pressed if number == signal.SIGINT else self._told_to_end)
         try:
             yield
         finally:

@@ -13,7 +13,6 @@ from chatapp.plain.turns import resume
 from chatapp.plain.welcome import welcome
 from chatapp.safe import clean_line
 from chatapp.texts import tr, tr_n
-from models.engine import Event, Progress
 from models.reasoning import answer_of
 from sessions.conversation import Message, Session, SessionSummary
 from sessions.errors import BadRequest
@@ -39,12 +38,7 @@ async def greet(repl: Repl) -> None:
     if repl.current is not None:
         await _opened(repl)
         return
-
-    def take(event: Event) -> None:
-        if isinstance(event, Progress):
-            repl.voice.progress(event)
-
-    repl.following.ahead(repl.manager.load(), take)
+    repl.following.ahead(repl.manager.load(), repl.voice.loading)
 
 
 async def new(repl: Repl, _: str) -> None:
@@ -220,6 +214,8 @@ async def _opened(repl: Repl) -> None:
         repl.voice.say(tr("It is in the trash: /restore takes it back."))
     elif session.state == "done":
         repl.voice.say(tr("It is done and takes no message: /done opens it again."))
+    elif reason := repl.holding.why(session.id):
+        repl.voice.say(reason)
     elif repl.asking.can_ask:  # a pipe has its next message ready, which does the same
         await resume(repl)
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, TypeVar, get_args
 from chatapp.config import Policy, Thoughts
 from chatapp.plain import words
 from chatapp.texts import tr
+from chatapp.verbs import OWN
 from models.presets import PRESETS
-from sessions.conversation import ReasoningPolicy, Session
+from sessions.conversation import ReasoningPolicy
 from sessions.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from sessions.statistics import Key
 
 T = TypeVar("T")
-OWN = "model"
-"""The sampling that the model's file recommends."""
 
 
 async def stats(repl: Repl, text: str) -> None:
@@ -61,7 +60,7 @@ async def sampling(repl: Repl, text: str) -> None:
     """Choose how the answers of the conversation are sampled."""
     value = _one_of("sampling", text, (*PRESETS, OWN))
     preset = None if value == OWN else value
-    repl.manager.choose_sampling(_session(repl).id, preset)
+    repl.manager.choose_sampling(repl.begun().id, preset)
     if preset:
         repl.voice.say(tr("The next answers are sampled by '{preset}'.").format(preset=preset))
     else:
@@ -72,7 +71,7 @@ async def reasoning(repl: Repl, text: str) -> None:
     """Choose whether later prompts contain the reasoning of answers."""
     choices: tuple[ReasoningPolicy, ...] = ("keep", "strip")
     policy = _one_of("reasoning", text, choices)
-    repl.manager.set_reasoning(_session(repl).id, policy)
+    repl.manager.set_reasoning(repl.begun().id, policy)
     if policy == "keep":
         repl.voice.say(tr("Later prompts keep the reasoning of the answers to come."))
     else:
@@ -103,13 +102,6 @@ async def policy(repl: Repl, text: str) -> None:
         "strict": tr("A message of another task is sent only behind a changed task line."),
     }
     repl.voice.say(said[judging.policy])
-
-
-def _session(repl: Repl) -> Session:
-    """The conversation that messages go to; one that has not begun begins."""
-    if repl.current is None:
-        repl.current = repl.manager.new().id
-    return repl.session()
 
 
 def _stored_stats(repl: Repl) -> TurnStats | None:

@@ -59,8 +59,7 @@ async def offer(repl: Repl, draft: Draft, *, n_tokens: int | None = None, senten
         can_summarize = bool(repl.current and found.n_kept) and repl.manager.can_summarize(repl.current or "")
         match await repl.asking.choose(said, list(_ways(found, can_summarize=can_summarize))):
             case "larger":
-                repl.current = repl.current or repl.manager.new().id
-                repl.manager.enlarge(repl.current, n_tokens)
+                repl.manager.enlarge(repl.begun().id, n_tokens)
                 return True
             case "summary":
                 if await _go_on_with_summary(repl, draft):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ from chatapp.modellist import models_here
 from chatapp.plain.asking import Way
 from chatapp.safe import clean_line
 from chatapp.texts import tr, tr_later
-from models.engine import Event, Failed, Loaded, Progress
+from models.engine import Failed, Loaded
 from sessions.errors import BadRequest
 from sessions.loading import MODEL_GONE, NO_MEMORY, SERVER_GONE
 
@@ -49,7 +48,7 @@ async def offer_if_needed(repl: Repl, failed: Failed) -> bool:
         case "other":
             return await _choose(repl)
         case "anyway":
-            failed_again = await repl.following.events(repl.manager.open(repl.current, force=True), _progress(repl))
+            failed_again = await repl.following.events(repl.manager.open(repl.current, force=True), repl.voice.loading)
             if failed_again:
                 repl.fail(failed_again.message)
             return failed_again is None
@@ -82,7 +81,7 @@ async def _choose(repl: Repl) -> bool:
 async def _use(repl: Repl, path: Path, *, force: bool = False) -> bool:
     events = repl.manager.switch_model(repl.current, path, force=force)
     repl.voice.begin_waiting()
-    failed = await repl.following.events(events, _progress(repl), Loaded)
+    failed = await repl.following.events(events, repl.voice.loading, Loaded)
     if failed and failed.kind == NO_MEMORY and repl.asking.can_ask:
         ways = [
             Way("cancel", tr("Cancel: the model stays as it is.")),
@@ -101,11 +100,3 @@ async def _use(repl: Repl, path: Path, *, force: bool = False) -> bool:
         said = tr("This conversation now uses {model}: its text stays, its KV starts anew.")
         repl.voice.say(said.format(model=name))
     return True
-
-
-def _progress(repl: Repl) -> Callable[[Event], None]:
-    def take(event: Event) -> None:
-        if isinstance(event, Progress):
-            repl.voice.progress(event)
-
-    return take

@@ -11,19 +11,19 @@ from chatapp.console import INTERRUPTED
 from chatapp.plain.asking import Asking
 from chatapp.plain.bridge import Bridge, Signal
 from chatapp.plain.follow import Following
+from chatapp.plain.holding import Holding
 from chatapp.plain.lines import Gathering, Typed
 from chatapp.plain.voice import Voice
+from chatapp.slash import as_message, is_command
 from chatapp.texts import tr
 from models.engine import Engine, TurnStats
 from models.errors import EngineError
 from sessions.attachments import Part
-from sessions.conversation import Session
+from sessions.conversation import Draft, Session
 from sessions.errors import BadRequest, SessionError
 from sessions.manager import SessionManager
 
 PROMPT, MORE = "> ", "... "
-MARK = "/"
-"""What a command begins with; twice, it begins a message with one slash."""
 N_REMEMBERED = 200
 
 
@@ -44,6 +44,7 @@ class Repl:
     voice: Voice
     asking: Asking
     following: Following
+    holding: Holding
     current: str | None = None
     listed: list[str] = field(default_factory=list)
     trashed: str | None = None
@@ -62,6 +63,19 @@ class Repl:
                 tr("There is no conversation yet: your first message begins one, /open goes on with another.")
             )
         return self.manager.session(self.current)
+
+    def begun(self) -> Session:
+        """The same; one that has not begun begins."""
+        if self.current is None:
+            self.current = self.manager.new().id
+        return self.session()
+
+    def writable(self) -> Session:
+        """The conversation that messages go to, to be changed. Raises `BadRequest` also while another window has it."""
+        session = self.session()
+        if reason := self.holding.why(session.id):
+            raise BadRequest(reason)
+        return session
 
     def named(self, text: str) -> Session:
         """Return the conversation that a number of the last list, or the beginning of an id, names.
@@ -99,10 +113,8 @@ class Repl:
             was_interrupted = False
             try:
                 if typed.is_literal or not is_command(typed.text):
-                    text = typed.text
-                    await send(
-                        self, text if typed.is_literal else text.removeprefix(MARK) if is_escaped(text) else text
-                    )
+                    draft = Draft(typed.text)
+                    await send(self, (draft if typed.is_literal else as_message(draft, typed.text)).text)
                 else:
                     await self._command(typed.text)
             except (SessionError, EngineError) as error:
@@ -116,21 +128,24 @@ class Repl:
         return int(self.failed and not is_interactive)
 
     async def _command(self, text: str) -> None:
-        from chatapp.plain.verbs import find
+        from chatapp.plain.verbs import find, perform
 
         found = find(text)
         if isinstance(found, str):
             self.fail(found)
-            return
-        verb, argument = found
-        await verb.do(self, argument)
+        else:
+            await perform(self, *found)
 
     async def _typed(self) -> Typed | Signal:
         """Return a message or a command, which may take several lines; empty ones are left out."""
         self.voice.end_waiting()
         gathering = Gathering()
         while True:
-            line = await self.bridge.line(MORE if gathering.has_begun else PROMPT)
+            # Whoever asks for the conversation gets it while nothing is typed that would then be refused.
+            if gathering.has_begun:
+                line = await self.bridge.line(MORE)
+            else:
+                line = await self.holding.keep(self.current, self.bridge.line(PROMPT))
             if line in (Signal.INTERRUPT, Signal.CLEARED) and gathering.has_begun:
                 self.voice.say(tr("The lines so far are dropped."))
                 gathering = Gathering()
@@ -149,13 +164,3 @@ class Repl:
         for note in self.notes:
             self.voice.hint(note)
         self.notes.clear()
-
-
-def is_command(text: str) -> bool:
-    """True for what is typed not to be sent but to be done."""
-    return text.startswith(MARK) and not is_escaped(text)
-
-
-def is_escaped(text: str) -> bool:
-    """True for a message that begins with a slash, which is typed twice."""
-    return text.startswith(MARK * 2)

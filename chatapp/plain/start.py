@@ -105,16 +105,21 @@ async def _chat(
     from chatapp.plain.asking import Asking
     from chatapp.plain.conversations import greet
     from chatapp.plain.follow import Following
+    from chatapp.plain.holding import Holding
     from chatapp.plain.repl import Repl
     from chatapp.plain.voice import Voice
+    from sessions.lease import Leases
 
     voice = Voice(has_colour=wants_colour(), monotonic=time.monotonic)
     following = Following(manager.stop)
     bridge.interrupted, bridge.ended = following.interrupt, following.end
-    repl = Repl(manager, find, engine, settings, bridge, voice, Asking(bridge, voice), following, session_id)
-    if bridge.reader.is_interactive:
-        await greet(repl)
-    return await repl.run()
+    holding = Holding(Leases(manager.leases_dir), is_command=bridge.reader.is_literal)
+    asking = Asking(bridge, voice)
+    with closing(holding):
+        repl = Repl(manager, find, engine, settings, bridge, voice, asking, following, holding, session_id)
+        if bridge.reader.is_interactive:
+            await greet(repl)
+        return await repl.run()
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

@@ -40,7 +40,7 @@ async def send(repl: Repl, text: str, *, edits: int | None = None) -> None:
     draft = joined([*repl.parts, text])
     checked(draft.text)
     if repl.current is not None:
-        repl.manager.writable(repl.current)
+        repl.manager.writable(repl.writable().id)
     judged = await tasks.judged(repl, draft, edits=edits)
     if judged is None or not await loaded(repl):
         return
@@ -50,10 +50,10 @@ async def send(repl: Repl, text: str, *, edits: int | None = None) -> None:
 
 async def ask(repl: Repl, draft: Draft, verdict: Verdict | None = None, *, edits: int | None = None) -> None:
     """Have a message answered, in a new conversation if there is none."""
-    if repl.current is None:
-        repl.current = repl.manager.new().id
+    session_id = repl.begun().id
+    repl.writable()
     events = repl.manager.send(
-        repl.current, draft.text, sampling(repl), edits=edits, verdict=verdict, attachments=draft.attachments
+        session_id, draft.text, sampling(repl), edits=edits, verdict=verdict, attachments=draft.attachments
     )
     failed = await answered(repl, events)
     if failed is None:
@@ -82,12 +82,7 @@ async def loaded(repl: Repl) -> bool:
     if repl.engine.info is not None:
         return True
     repl.voice.begin_waiting()
-
-    def take(event: Event) -> None:
-        if isinstance(event, Progress):
-            repl.voice.progress(event)
-
-    failed = await repl.following.events(repl.manager.load(repl.current), take, can_stop=False)
+    failed = await repl.following.events(repl.manager.load(repl.current), repl.voice.loading, can_stop=False)
     if failed is None:
         return True
     if failed.kind == CANCELLED:

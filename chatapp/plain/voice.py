@@ -13,7 +13,7 @@ from collections.abc import Callable
 from chatapp.console import PHASES, print_text
 from chatapp.safe import clean
 from chatapp.texts import tr
-from models.engine import Progress
+from models.engine import Event, Progress
 
 PROGRESS_AFTER_S = 2.0
 """What is over before that needs no word."""
@@ -77,6 +77,11 @@ class Voice:
             self.say(tr("{phase}, {percent} % done.").format(phase=phase, percent=100 * event.done // event.total))
         else:
             self.say(f"{phase}.")
+
+    def loading(self, event: Event) -> None:
+        """Say the same of an event that may be progress."""
+        if isinstance(event, Progress):
+            self.progress(event)
 
     def begin_part(self, name: str) -> None:
         """Say that what follows is the reasoning, or the answer."""

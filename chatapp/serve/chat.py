@@ -9,14 +9,15 @@ from dataclasses import dataclass, replace
 
 from aiohttp import web
 
-from chatapp.serve.errors import BadField, of_failure, stopping
+from chatapp.serve.errors import of_failure, stopping
 from chatapp.serve.line import Line
 from chatapp.serve.recall import Recall
-from chatapp.serve.reply import Deltas, Reply
+from chatapp.serve.reply import Reply
 from chatapp.serve.request import Asked
 from chatapp.serve.stream import SIGN_S, stream
-from models.engine import Event, Failed, Finished, ModelInfo, Piece, Prompt, Sampling
+from models.engine import Event, Failed, Finished, ModelInfo, Prompt, Sampling
 from models.reasoning import answer_of
+from sessions.errors import BadField
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Chat:
         self._sign_s = sign_s
 
     async def answer(self, request: web.Request, asked: Asked, served: Served) -> web.StreamResponse:
-        """Answer, in chunks or as a whole, as was asked. Raises `ApiError`."""
+        """Answer, in chunks or as a whole, as was asked. Raises `ApiError` and `BadField`."""
         try:
             sampling = replace(served.sampling, **asked.given)
         except ValueError as error:
@@ -68,18 +69,14 @@ class Chat:
 
 
 async def _whole(events: AsyncGenerator[Event, None], reply: Reply, *, n_ctx: int | None) -> web.Response:
-    deltas = Deltas()
     finished: Finished | None = None
     async with aclosing(events):
         async for event in events:
             match event:
-                case Piece(text=text):
-                    deltas.feed(text)
                 case Finished():
                     finished = event
                 case Failed():
                     raise of_failure(event, n_ctx=n_ctx)
     if finished is None or finished.reason == "cancelled":
         raise stopping()
-    deltas.finish()
-    return web.json_response(reply.whole(deltas.text("answer"), deltas.text("reasoning"), finished))
+    return web.json_response(reply.whole(finished))

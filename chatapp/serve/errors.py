@@ -1,7 +1,6 @@
 """What a client is told when a request is not answered, as OpenAI's API says it.
 
 ApiError                the request was not answered; the message is one sentence for whoever wrote the client
-└── BadField            something in the body cannot be done; names the field
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from models.engine import Failed
+from sessions.errors import BadField
 
 Kind = Literal[
     "invalid_request_error", "authentication_error", "rate_limit_error", "service_unavailable_error", "server_error"
@@ -41,11 +41,9 @@ class ApiError(Exception):
         return {"error": self._error}
 
 
-class BadField(ApiError):
-    """Something in the body cannot be done."""
-
-    def __init__(self, param: str | None, message: str, *, code: str | None = None) -> None:
-        super().__init__(400, "invalid_request_error", message, code=code, param=param)
+def of_field(error: BadField) -> ApiError:
+    """Return what a client is told of something in the body that cannot be done."""
+    return ApiError(400, "invalid_request_error", str(error), code=error.code, param=error.param)
 
 
 def loading() -> ApiError:
@@ -98,9 +96,9 @@ def of_failure(failed: Failed, *, n_ctx: int | None) -> ApiError:
                 n_ctx=n_ctx,
             )
         case "grammar" | "gave_up":
-            return BadField("grammar", failed.message, code="invalid_grammar")
+            return of_field(BadField("grammar", failed.message, code="invalid_grammar"))
         case "template":
-            return BadField("messages", failed.message)
+            return of_field(BadField("messages", failed.message))
         case "cancelled":
             return stopping()
     return ApiError(500, "server_error", failed.message, code=f"engine_{failed.kind}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from models.engine import Finished, FinishReason, ModelInfo, TurnStats
-from models.reasoning import Kind, Splitter
+from models.reasoning import Kind, answer_of, reasoning_of
 
 _ENDS: dict[FinishReason, str] = {"end": "stop", "stop": "stop", "length": "length", "context": "length"}
 _FIELDS: dict[Kind, str] = {"answer": "content", "reasoning": "reasoning_content"}
@@ -23,12 +23,10 @@ class Reply:
     created: int
     id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
 
-    def whole(self, text: str, reasoning: str, finished: Finished) -> dict[str, Any]:
+    def whole(self, finished: Finished) -> dict[str, Any]:
         """The answer as one object."""
-        message = {"role": "assistant", "content": text, "refusal": None}
-        if reasoning:
-            message["reasoning_content"] = reasoning
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": end_of(finished)}
+        message, end = message_of(finished.text), end_of(finished)
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": end}
         usage = {"usage": usage_of(finished.stats), "timings": timings_of(finished.stats)}
         return self._object("chat.completion", [choice]) | usage
 
@@ -54,29 +52,16 @@ class Reply:
         }
 
 
-class Deltas:
-    """What of an answer's pieces a client is sent: reasoning apart from the answer."""
+def deltas_of(pieces: Sequence[tuple[Kind, str]]) -> list[dict[str, str]]:
+    """Return what a client is sent of an answer's pieces: reasoning apart from the answer."""
+    return [{_FIELDS[kind]: text} for kind, text in pieces if text]
 
-    def __init__(self) -> None:
-        self._splitter = Splitter()
-        self._said: dict[Kind, list[str]] = {"answer": [], "reasoning": []}
 
-    def feed(self, text: str) -> list[dict[str, str]]:
-        """Take a piece; return the deltas that are certain now."""
-        return self._deltas(self._splitter.feed(text))
-
-    def finish(self) -> list[dict[str, str]]:
-        """No more comes; return what was held back."""
-        return self._deltas(self._splitter.finish())
-
-    def text(self, kind: Kind) -> str:
-        """All of one kind so far."""
-        return "".join(self._said[kind])
-
-    def _deltas(self, pieces: Sequence[tuple[Kind, str]]) -> list[dict[str, str]]:
-        for kind, text in pieces:
-            self._said[kind].append(text)
-        return [{_FIELDS[kind]: text} for kind, text in pieces if text]
+def message_of(text: str) -> dict[str, Any]:
+    """Return an answer as a message."""
+    message = {"role": "assistant", "content": answer_of(text), "refusal": None}
+    reasoning = reasoning_of(text)
+    return message | {"reasoning_content": reasoning} if reasoning else message
 
 
 def end_of(finished: Finished) -> str:

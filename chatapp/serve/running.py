@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import socket
 import time
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import click
 from aiohttp import web
 
 from chatapp.config import Settings
-from chatapp.console import Narrator
+from chatapp.console import Narrator, on_ending_signals
 from chatapp.engines import make_engine
 from chatapp.oneshot import load
 from chatapp.serve.chat import Chat, Served
@@ -54,7 +53,11 @@ async def serve(settings: Settings, serving: Serving) -> int:
     server = Server(Guard(serving.secret.key, serving.host), Chat(line), created=int(time.time()))
     runner = server.runner(SHUT_S)
     over, hurry = asyncio.Event(), asyncio.Event()
-    _on_signals(over, hurry)
+
+    def asked() -> None:
+        (hurry if over.is_set() else over).set()
+
+    on_ending_signals(asked)
     await runner.setup()
     try:
         site = web.SockSite(runner, listening)
@@ -115,17 +118,3 @@ def _listen(host: str, port: int) -> socket.socket:
         raise click.ClickException(
             f"{host} with port {port} cannot be used ({reason}): name another with --host or --port (0: a free one)."
         ) from error
-
-
-def _on_signals(over: asyncio.Event, hurry: asyncio.Event) -> None:
-    """Let Ctrl+C, a closed terminal and a polite kill end the server in order, and a second one at once."""
-    loop = asyncio.get_running_loop()
-
-    def pressed() -> None:
-        (hurry if over.is_set() else over).set()
-
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        try:
-            loop.add_signal_handler(getattr(signal, name), pressed)
-        except (AttributeError, NotImplementedError):
-            pass  # Windows: Ctrl+C cancels the loop's task instead, with the same end

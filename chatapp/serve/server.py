@@ -10,10 +10,11 @@ from http import HTTPStatus
 from aiohttp import web
 
 from chatapp.serve.chat import Chat, Served
-from chatapp.serve.errors import ApiError, loading, stopping, too_large
+from chatapp.serve.errors import ApiError, loading, of_field, stopping, too_large
 from chatapp.serve.guard import Guard
 from chatapp.serve.reply import model_of
 from chatapp.serve.request import read_request
+from sessions.errors import BadField
 
 MOST_BODY_BYTES = 16 << 20
 """Several times what any context holds."""
@@ -75,6 +76,8 @@ class Server:
             return await handler(request)
         except ApiError as error:
             return _refused(error)
+        except BadField as error:
+            return _refused(of_field(error))
         except web.HTTPException as error:
             return _refused(_of_http(error))
         except ConnectionError:

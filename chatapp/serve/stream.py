@@ -11,8 +11,9 @@ from typing import Any
 from aiohttp import web
 
 from chatapp.serve.errors import ApiError, of_failure, stopping
-from chatapp.serve.reply import Deltas, Reply, end_of, timings_of
+from chatapp.serve.reply import Reply, deltas_of, end_of, timings_of
 from models.engine import Event, Failed, Finished, Piece, Prepared, Progress
+from models.reasoning import Splitter
 
 SIGN_S = 5.0
 """How often a sign of life is sent where nothing else was: clients and proxies give up on a silent connection."""
@@ -36,7 +37,7 @@ async def stream(
     for that, so after `sign_s` the stream begins all the same, and an error is its last event, without [DONE].
     """
     sse = _Stream(request, reply)
-    deltas = Deltas()
+    splitter = Splitter()
     finished: Finished | None = None
     try:
         async with aclosing(_with_signs(events, sign_s)) as signed:
@@ -49,7 +50,7 @@ async def stream(
                     case Prepared() | Progress(phase="restore" | "prefill"):
                         await sse.begin()  # it fits, and its turn has come
                     case Piece(text=text):
-                        for delta in deltas.feed(text):
+                        for delta in deltas_of(splitter.feed(text)):
                             await sse.send(reply.chunk(delta))
                     case Finished():
                         finished = event
@@ -59,7 +60,7 @@ async def stream(
         if not sse.has_begun:
             raise
         return await sse.end(error.body())
-    for delta in deltas.finish():
+    for delta in deltas_of(splitter.finish()):
         await sse.send(reply.chunk(delta))
     timings = {} if wants_usage else {"timings": timings_of(finished.stats)}
     await sse.send(reply.chunk({}, end_of(finished)) | timings)

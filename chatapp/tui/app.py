@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import sys
 import time
@@ -21,21 +20,22 @@ from textual.theme import Theme
 from textual.widgets import Input, Static, TextArea
 
 from chatapp.safe import clean, safe_stream
+from chatapp.slash import as_message, is_command
+from chatapp.takeover import LOOK_S
 from chatapp.texts import tr, tr_later
 from chatapp.tui.branching import Branching
 from chatapp.tui.chips import ChipLine
 from chatapp.tui.commands import commands, find, perform
-from chatapp.tui.composer import Count
 from chatapp.tui.copying import Copying
 from chatapp.tui.desk import Desk, Tools
 from chatapp.tui.footer import Footer
 from chatapp.tui.gate import GATE
+from chatapp.tui.hearing import Hearing, MakeCounter
 from chatapp.tui.housekeeping import Housekeeping
 from chatapp.tui.keymap import give_way, keymap
-from chatapp.tui.leasing import LOOK_S
 from chatapp.tui.leaving import Leaving
 from chatapp.tui.limit import Limit
-from chatapp.tui.live import Notice, Readings
+from chatapp.tui.live import Readings
 from chatapp.tui.markdown_text import MarkdownText
 from chatapp.tui.messages import (
     CountAsked,
@@ -61,7 +61,6 @@ from chatapp.tui.prompting import Prompting
 from chatapp.tui.reports import Reports
 from chatapp.tui.searching import Searching
 from chatapp.tui.sending import Sending
-from chatapp.tui.slash import as_message, is_command
 from chatapp.tui.stage import UNSAVED, Stage
 from chatapp.tui.surroundings import Surroundings
 from chatapp.tui.switching import Models, Switching
@@ -71,7 +70,7 @@ from chatapp.tui.theme import OWN, Themes
 from chatapp.tui.upkeep import Upkeep
 from chatapp.tui.watching import WATCH_S, Watching
 from chatapp.tui.welcome import Remember, Welcome
-from models.engine import Event, Failed, Loaded, ModelInfo, Sampling
+from models.engine import ModelInfo, Sampling
 from sessions.manager import SessionManager
 
 TICK_S = 0.25
@@ -80,9 +79,6 @@ SIDEBAR_S = 30
 """How often the ages in the list are painted."""
 
 TOO_SMALL = tr_later("The window needs 40 columns and 10 lines: make it larger.\n{quit} quits; nothing is lost.")
-
-MakeCounter = Callable[[ModelInfo], Count | None]
-"""Makes what counts a model's tokens; None if only its engine can."""
 
 
 class ChatApp(App[None], inherit_bindings=False):
@@ -145,7 +141,6 @@ class ChatApp(App[None], inherit_bindings=False):
         self.set_keymap(self.keys.bindings)
         # The report of a crash quotes whatever the program held then.
         self.error_console = Console(file=safe_stream(sys.stderr), color_system=None, markup=False, highlight=False)
-        self._make_counter = make_counter
         talk = Talk(manager, sampling, recommend=recommend, post=self.post_message, monotonic=monotonic)
         self.stage: Stage = Stage(
             self, manager, talk, session_id=session_id, prices=prices, clock=clock, monotonic=monotonic
@@ -160,6 +155,7 @@ class ChatApp(App[None], inherit_bindings=False):
         self.desk: Desk = Desk(self, self._limit, tools)
         self._tasks = TaskCheck(self.stage)
         self._sending = Sending(self.stage, self._limit, self._tasks, self.switching)
+        self._hearing = Hearing(self.stage, self.switching, self._limit, make_counter)
         self.upkeep: Upkeep = Upkeep(self.stage)
         self.branching: Branching = Branching(self.stage, self._sending, surroundings.terminal)
         self.searching: Searching = Searching(self.stage, self.stage.beside)
@@ -261,71 +257,24 @@ class ChatApp(App[None], inherit_bindings=False):
 
     def on_model_event(self, message: ModelEvent) -> None:
         """Loading went on, succeeded or failed."""
-        stage = self.stage
-        stage.talk.apply_load(message.event)
-        self._follow_model(message.event)
-        if isinstance(message.event, Failed):
-            self._tell_load_failure(message.event)
-        stage.needs_paint = True
-        stage.refresh_title(stage.session())
-
-    def _tell_load_failure(self, failed: Failed) -> None:
-        stage = self.stage
-        if self.switching.offer_if_needed(stage.current, failed):
-            # The opening that waits for the model would find out the same, and ask again.
-            self.workers.cancel_group(self, "open")
-            stage.talk.apply_open(stage.current, None)
-        else:
-            sentence = tr("The model cannot be used. {reason}").format(reason=failed.message)
-            self.call_next(stage.transcript.say, Notice(sentence))
+        self._hearing.model(message.event)
 
     def on_open_event(self, message: OpenEvent) -> None:
         """A history is being made resident."""
-        self.stage.talk.apply_open(message.session_id, message.event)
-        self._follow_model(message.event)
-        self.stage.needs_paint = True
+        self._hearing.opening(message.session_id, message.event)
 
     async def on_open_ended(self, message: OpenEnded) -> None:
-        """A history is resident, or not: the next message then computes it."""
-        stage, failed = self.stage, message.failed
-        stage.talk.apply_open(message.session_id, None)
-        if not stage.is_standing:
-            return
-        stage.needs_paint = True
-        self.refresh_bindings()
-        stage.composer.recount()
-        if failed is None or stage.current != message.session_id:
-            return
-        if not self.switching.offer_if_needed(message.session_id, failed) and stage.talk.model.failure is None:
-            sentence = tr("{reason} The conversation is readable; a message tries again.").format(reason=failed.message)
-            await stage.transcript.say(Notice(sentence))
-
-    def _follow_model(self, event: Event) -> None:
-        """Another model may be there: its name and its counter."""
-        if not isinstance(event, Loaded):
-            return
-        self.stage.refresh_title(self.stage.session())
-        if self._make_counter:
-            self.stage.work(self._count_tokens(self._make_counter, event.info), "counter")
-
-    async def _count_tokens(self, make_counter: MakeCounter, info: ModelInfo) -> None:
-        """Let the box count; reading a vocabulary takes a moment that no key should wait for."""
-        self.stage.composer.count_with(await asyncio.to_thread(make_counter, info))
+        """A history is resident, or not."""
+        await self._hearing.opened(message.session_id, message.failed)
 
     def on_count_asked(self, message: CountAsked) -> None:
-        """Count a draft that no key can wait for, while nothing else goes on."""
-        if not self.stage.talk.live and self.readings.activity in ("idle", "failed"):
-            self.stage.work(self._count_draft(message), "count")
-
-    async def _count_draft(self, message: CountAsked) -> None:
-        n_tokens = await self._limit.n_tokens(message.text)
-        if n_tokens is not None and self.stage.is_standing:
-            self.stage.composer.counted(message.change, n_tokens)
+        """Count a draft that no key can wait for."""
+        self._hearing.count(message)
 
     async def on_turn_event(self, message: TurnEvent) -> None:
         """A turn went on, on the screen or behind it."""
         await self._sending.take(message.live, message.event)
-        self._follow_model(message.event)
+        self._hearing.follow_model(message.event)
 
     async def on_turn_ended(self, message: TurnEnded) -> None:
         """The engine is through with a turn, its KV written or not."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from chatapp.clipboard import Terminal
 from chatapp.safe import clean_line
@@ -13,6 +14,8 @@ from chatapp.tui.sending import Sending
 from chatapp.tui.stage import Stage
 from models.reasoning import answer_of
 from sessions.conversation import Draft, Message, Session
+
+T = TypeVar("T")
 
 
 class Branching:
@@ -123,34 +126,28 @@ class Branching:
             stage.tell(sentence.format(title=clean_line(fork.title, 60)))
 
     def _copy(self) -> None:
-        stage = self._stage
         message = self._marked() or self._last(lambda one: one.role == "assistant")
-        text = answer_of(message.text) if message and message.role == "assistant" else message.text if message else ""
+        text = _said(message) if message else ""
         if text.strip():
-            stage.app.copy_to_clipboard(text)
+            self._stage.app.copy_to_clipboard(text)
         else:
-            stage.warn(tr("There is no text to copy."))
+            self._stage.warn(tr("There is no text to copy."))
 
     async def _copy_code(self) -> None:
         from chatapp.tui.codeblocks import CodeScreen, code_blocks
 
-        stage = self._stage
-        message = self._marked() or self._last(lambda one: one.role == "assistant" and bool(code_blocks(one.text)))
-        blocks = (
-            code_blocks(answer_of(message.text) if message.role == "assistant" else message.text) if message else []
-        )
+        app, blocks = self._stage.app, self._found(code_blocks)
         if not blocks:
-            stage.warn(tr("There is no code block to copy."))
+            self._stage.warn(tr("There is no code block to copy."))
             return
-        chosen = blocks[0].text if len(blocks) == 1 else await stage.app.push_screen_wait(CodeScreen(blocks))
+        chosen = blocks[0].text if len(blocks) == 1 else await app.push_screen_wait(CodeScreen(blocks))
         if chosen is not None:
-            stage.app.copy_to_clipboard(chosen)
+            app.copy_to_clipboard(chosen)
 
     def _links(self) -> None:
         from chatapp.tui.links import links_of
 
-        message = self._marked() or self._last(lambda one: one.role == "assistant" and bool(links_of(one.text)))
-        if addresses := links_of(message.text) if message else []:
+        if addresses := self._found(links_of):
             self.offer_links(addresses)
         else:
             self._stage.warn(tr("There is no link to open."))
@@ -215,6 +212,13 @@ class Branching:
     def _last(self, fits: Callable[[Message], bool]) -> Message | None:
         return next((message for message in reversed(self._stage.transcript.marking.messages) if fits(message)), None)
 
+    def _found(self, parts_of: Callable[[str], list[T]]) -> list[T]:
+        """Parts of the marked message, or of the last answer that has such parts."""
+        marked = self._marked()
+        answers = (one for one in reversed(self._stage.transcript.marking.messages) if one.role == "assistant")
+        texts = map(_said, [marked] if marked else answers)
+        return next(filter(None, map(parts_of, texts)), [])
+
     def _chosen(self, role: str, otherwise: str) -> Message | None:
         """The marked message if it has this role, else the last that has; or a sentence."""
         marked = self._marked()
@@ -243,3 +247,8 @@ class Branching:
             stage.warn(f"{reason.replace(' · ', '. ')}.")
             return False
         return True
+
+
+def _said(message: Message) -> str:
+    """What a message says, without reasoning."""
+    return answer_of(message.text) if message.role == "assistant" else message.text

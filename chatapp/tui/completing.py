@@ -14,9 +14,10 @@ from textual.widgets.option_list import Option
 
 from chatapp.filefinder import FileFinder
 from chatapp.safe import clean, clean_line
+from chatapp.slash import MARK, is_command
 from chatapp.tui import commands, words
 from chatapp.tui.composer import Composer
-from chatapp.tui.slash import MARK, is_command
+from chatapp.verbs import Verb
 
 if TYPE_CHECKING:
     from chatapp.tui.app import ChatApp
@@ -168,8 +169,8 @@ class Completing:
         verb = next((verb for verb in commands.offered(self._app, word.kind) if verb.name == word.kind), None)
         if verb is None:
             return []
-        if verb.complete is not None:
-            return [_path_offer(value) for value in verb.complete(self._app, word.text)[:MAX_OFFERS]]
+        if (values := commands.completed(self._app, verb, word.text)) is not None:
+            return [_path_offer(value) for value in values[:MAX_OFFERS]]
         return [
             Offer(
                 choice.value, Content.assemble((f"{clean(choice.value):<10}", "bold"), " ", (clean(choice.told), MUTED))
@@ -188,7 +189,7 @@ class Completing:
             self.widget.highlighted = 0
 
 
-def _verb_offer(verb: commands.Verb, sentence: str) -> Offer:
+def _verb_offer(verb: Verb, sentence: str) -> Offer:
     shown = Content.assemble((words.left(clean(verb.usage), _USAGE_CELLS), "bold"), " ", (clean(sentence), MUTED))
     return Offer(verb.name, shown, is_whole=not verb.argument)
 

@@ -14,12 +14,12 @@ from textual.timer import Timer
 
 from chatapp.console import replaced_notice
 from chatapp.safe import clean, clean_line, scrub
+from chatapp.slash import MARK
 from chatapp.texts import tr, tr_later, tr_n
 from chatapp.tui import words
 from chatapp.tui.chips import PASTED, ChipBar, Chips
 from chatapp.tui.fields import Area
 from chatapp.tui.messages import CountAsked, DraftSent, PartAsked
-from chatapp.tui.slash import MARK
 from sessions.attachments import Part, joined, pieces_of
 from sessions.conversation import Draft
 

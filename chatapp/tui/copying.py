@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chatapp.clipboard import THROUGH_TERMINAL, Clipboard
-from chatapp.safe import clean
 from chatapp.texts import tr
 from chatapp.tui.surroundings import Surroundings
 
@@ -25,8 +24,8 @@ class Copying:
         self._send_osc52 = send_osc52
 
     def copy(self, text: str) -> None:
-        """Copy a text, without what a terminal might obey where it is pasted."""
-        self._stage.work(self._copy(clean(text)), "copy")
+        """Copy a text that is clean already: a terminal might obey what it is not where it is pasted."""
+        self._stage.work(self._copy(text), "copy")
 
     async def _copy(self, text: str) -> None:
         # tmux and the tools of the system may take their time; no key waits for them.

@@ -15,10 +15,10 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
+from chatapp.modellist import ModelChoice
 from chatapp.safe import clean, clean_line
 from chatapp.texts import tr, tr_later, tr_n
 from chatapp.tui import words
-from chatapp.tui.modelchoice import ModelChoice
 
 MUTED = "$foreground 70%"
 GUARD_S = 0.3

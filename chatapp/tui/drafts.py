@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from chatapp.slash import MARK
 from chatapp.texts import tr
-from chatapp.tui.slash import MARK
 from sessions.conversation import Draft
 from sessions.conversations import Conversations
 from sessions.drafts import KeptDraft

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -10,18 +9,13 @@ from typing import TYPE_CHECKING
 from textual.widgets import Static
 
 from chatapp.safe import clean
+from chatapp.takeover import TAKEN, WRITTEN_HERE, ask_for, why_reading
 from chatapp.texts import tr
 from sessions.errors import SessionError
 from sessions.lease import Leases
 
 if TYPE_CHECKING:
     from chatapp.tui.stage import Stage
-
-LOOK_S = 0.25
-"""How often it is looked at who asks for a conversation, and whether one is free, in seconds."""
-ASK_S = 3.0
-"""How long another window is asked to let a conversation go, in seconds."""
-_ASK_AGAIN_S = 0.05
 
 
 class Leasing:
@@ -47,11 +41,7 @@ class Leasing:
         """Why nothing is sent to a conversation from here; None if it may be."""
         if not session_id or session_id != self._reading:
             return None
-        pid = self._leases.holder(session_id)
-        if pid is None:
-            return tr("Open in another window: reading along · /takeover writes here")
-        told = tr("Open in another window (process {pid}): reading along · /takeover writes here")
-        return told.format(pid=pid)
+        return why_reading(self._leases, session_id)
 
     def enter(self, session_id: str) -> None:
         """A conversation comes to the screen: take it if it is free, and let the one before go."""
@@ -80,36 +70,23 @@ class Leasing:
     def ask_for_it(self) -> None:
         """Ask the other window for the conversation on the screen."""
         if not self.is_reading:
-            self._stage.warn(tr("This conversation is written in this window already."))
+            self._stage.warn(tr(WRITTEN_HERE))
         else:
             self._stage.converse(self._ask_for_it(self._stage.current))
 
     async def _ask_for_it(self, session_id: str) -> None:
         stage = self._stage
-        with self._reporting(), self._leases.wanting(session_id) as is_first:
-            if not is_first:
-                stage.warn(
-                    tr("Another window is asking for this conversation already: it reads along there from now on.")
-                )
-                return
-            for _ in range(round(ASK_S / _ASK_AGAIN_S)):
-                if stage.current != session_id or not stage.is_standing:
-                    return
-                if self._leases.take(session_id):
-                    await self._begin_to_write(
-                        tr("This conversation is written here now: the other window reads along.")
-                    )
-                    return
-                if stage.manager.is_answering(session_id):
-                    stage.warn(tr("An answer is being written in the other window: take over when that is done."))
-                    return
-                await asyncio.sleep(_ASK_AGAIN_S)
-            stage.warn(
-                tr(
-                    "The other window does not let this conversation go: a message waits there, a question is to be "
-                    "answered, or it hangs. Look there, or try again."
-                )
+        with self._reporting():
+            refusal = await ask_for(
+                self._leases,
+                session_id,
+                is_answering=lambda: stage.manager.is_answering(session_id),
+                is_wanted=lambda: stage.current == session_id and stage.is_standing,
             )
+            if refusal is not None:
+                stage.warn(refusal)
+            elif session_id in self._leases.held:
+                await self._begin_to_write(tr(TAKEN))
 
     async def _begin_to_write(self, sentence: str) -> None:
         """The lease was taken: the box is free, and what was written there before is in it if it is empty."""

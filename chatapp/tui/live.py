@@ -21,6 +21,7 @@ from models.engine import (
     TurnStats,
 )
 from models.reasoning import Kind, Splitter
+from models.stats import tpot
 from sessions.conversation import Attachment
 from sessions.policy import Verdict
 
@@ -148,9 +149,9 @@ class Readings:
         """Seconds per token of this turn, the first one not counted."""
         if self.stats.tpot_s is not None:
             return self.stats.tpot_s
-        if self.first_piece_at is None or self.last_piece_at is None or self.n_output < 2:
+        if self.first_piece_at is None or self.last_piece_at is None:
             return None
-        return (self.last_piece_at - self.first_piece_at) / (self.n_output - 1)
+        return tpot(self.first_piece_at, self.last_piece_at, self.n_output)
 
     def so_far(self, now: float) -> TurnStats:
         """The stats of this turn as far as they are known, the part of its time that is running included."""
@@ -243,10 +244,8 @@ class Readings:
 
     def _finished(self, event: Finished, now: float) -> None:
         written = event.stats.kv_bytes_written
-        self.stats, self._in_turn = (
-            replace(event.stats, kv_bytes_written=written or self.stats.kv_bytes_written),
-            False,
-        )
+        self.stats = replace(event.stats, kv_bytes_written=written or self.stats.kv_bytes_written)
+        self._in_turn = False
         self.finished_at = now
         if not event.run.ids:
             self.context_tokens = _n_told(event.stats) or self.context_tokens

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from textual.worker import Worker
 
 from chatapp.console import lost_notice
+from chatapp.slash import as_message
 from chatapp.texts import tr
 from chatapp.tui.composer import LONGEST_DRAFT, too_long_notice
 from chatapp.tui.limit import Limit
 from chatapp.tui.live import SEND, LiveAnswer, Notice, Request
-from chatapp.tui.slash import as_message
 from chatapp.tui.stage import UNSAVED, Stage
 from chatapp.tui.switching import Switching
 from chatapp.tui.taskcheck import TaskCheck

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
+from chatapp.modellist import ModelChoice
 from chatapp.safe import clean_line
 from chatapp.texts import tr
 from chatapp.tui.live import Notice
 from chatapp.tui.messages import OpenEnded, OpenEvent
-from chatapp.tui.modelchoice import ModelChoice
 from chatapp.tui.stage import UNSAVED, Stage
 from chatapp.tui.talk import told
 from models.engine import Event, Failed, Loaded

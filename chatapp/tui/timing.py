@@ -12,7 +12,7 @@ from chatapp.texts import tr, tr_later
 from chatapp.tui import words
 from chatapp.tui.live import Readings
 from models.engine import ModelInfo, TurnStats
-from models.stats import tpot_floor
+from models.stats import memory_share, tpot_floor
 
 MUTED = "$foreground 60%"
 PARTS = (
@@ -80,7 +80,8 @@ def tpot_text(readings: Readings, info: ModelInfo | None) -> Content:
     each = "-" if tpot is None else words.seconds(tpot)
     rate = "  " + tr("{n} tokens/s").format(n=f"{1 / tpot:,.0f}") if tpot else ""
     least = words.seconds(floor) if floor else tr("not known") if info else "-"
-    used = tr("memory {share} used").format(share=f"{memory_share(tpot, floor):.0%}") if tpot and floor else ""
+    share = memory_share(tpot, floor)
+    used = tr("memory {share} used").format(share=f"{share:.0%}") if share else ""
     bound = label("floor")[0] + words.left(least, 6) + " "
     return Content.assemble(label("TPOT"), (each + rate, "bold"), "\n", (bound, MUTED), (used, MUTED))
 
@@ -90,11 +91,6 @@ def floor_of(readings: Readings, info: ModelInfo | None) -> float | None:
     if readings.stats.tpot_floor_s is not None:
         return readings.stats.tpot_floor_s
     return tpot_floor(info, readings.context_tokens) if info else None
-
-
-def memory_share(tpot: float, floor: float) -> float:
-    """How much of the memory's speed decoding uses, from 0 to 1; a busy moment may have measured that too low."""
-    return min(1.0, floor / tpot)
 
 
 def tpot_plot(tpots: Sequence[float], floor: float | None, width: int, height: int) -> Content:

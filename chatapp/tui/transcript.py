@@ -189,6 +189,7 @@ class Transcript(VerticalScroll):
         self._turns.live, self._turns.notice = live, notice
         self._choose_folds()
         self.marking.message_id = at
+        self._below.display = False
         place = self.marking.position(at)
         with self.app.batch_update():
             await self._remount(self._window_at(place))

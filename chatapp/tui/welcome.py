@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chatapp.firststart import is_first_start, note_welcome
+from chatapp.modellist import ModelChoice
 from chatapp.safe import clean_line
 from chatapp.texts import tr
 from chatapp.tui.keymap import Keymap
-from chatapp.tui.modelchoice import ModelChoice
 from chatapp.tui.stage import UNSAVED, Stage
 from chatapp.tui.switching import Switching
 

@@ -16,11 +16,11 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
+from chatapp.modellist import ModelChoice
 from chatapp.safe import clean, clean_line
 from chatapp.texts import tr
 from chatapp.tui.dialogs import MUTED
 from chatapp.tui.keymap import Keymap
-from chatapp.tui.modelchoice import ModelChoice
 from chatapp.tui.switching import Models
 from chatapp.tui.welcometexts import Line, meter_lines, things_to_try
 

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from chatapp.web.door import HOST, ONCE, address
 from sessions.files import make_private_file, make_private_folder
+from sessions.locks import OsLock
 
 ANSWER_S = 5.0
 
@@ -20,11 +19,8 @@ ANSWER_S = 5.0
 def only_one(data_dir: Path) -> Iterator[bool]:
     """Yield whether this is the only server of the folder, which it then stays for the block."""
     make_private_folder(data_dir)
-    make_private_file(data_dir / "web.lock")
-    lock = FileLock(data_dir / "web.lock")
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
+    lock = OsLock(data_dir / "web.lock")
+    if not lock.take():
         yield False
         return
     try:

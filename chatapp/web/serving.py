@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import socket
 import sys
 import threading
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from chatapp.console import on_ending_signals
 from chatapp.web.child import KILL_S, LEAVE_S
 from chatapp.web.door import HOST, Door, address
 from chatapp.web.running import find, only_one, tell
@@ -55,7 +55,7 @@ async def _serve(
     server = WebServer(arguments, door, ends_with_window=ends_with_window)
     # No access log: the secret is in the address.
     runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=LEAVE_S + 2 * KILL_S)
-    _on_signals(server.over)
+    on_ending_signals(server.over.set)
     await runner.setup()
     try:
         await web.SockSite(runner, listening).start()
@@ -76,16 +76,6 @@ def _listen(port: int) -> socket.socket:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise WebError(f"Port {port} cannot be used ({reason}): name another with --port, or none.") from error
-
-
-def _on_signals(over: asyncio.Event) -> None:
-    """Let Ctrl+C, a closed terminal and a polite kill end the server in order."""
-    loop = asyncio.get_running_loop()
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        try:
-            loop.add_signal_handler(getattr(signal, name), over.set)
-        except (AttributeError, NotImplementedError):
-            pass  # Windows: Ctrl+C cancels the loop's task instead, with the same end
 
 
 def _open(url: str) -> None:

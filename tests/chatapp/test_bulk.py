@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
+from chatapp.bulk_records import record_of
 from chatapp.objects import STATS_KEYS
+from models.engine import TurnStats
 from models.fake import FakeEngine, echo
+from sessions.batch import Answered
+from sessions.batch_rows import Row
 from tests.chatapp.test_cli import Shell, chatapp, posix_only
 
 __all__ = ["chatapp"]  # a fixture
@@ -70,8 +74,22 @@ def test_an_openai_line_is_answered_in_its_form(chatapp: Shell) -> None:
     assert second["choices"][0]["finish_reason"] == "length"
     assert second["usage"]["prompt_tokens_details"]["cached_tokens"] == second["usage"]["prompt_tokens"] - 1
     assert (bad["custom_id"], bad["response"], bad["error"]["line"]) == ("c", None, 3)
-    assert "several answers" in bad["error"]["message"]
+    assert "n is not supported" in bad["error"]["message"]
     assert len({good["id"], cut["id"], bad["id"]}) == 3
+
+
+def test_what_a_server_had_cached_is_told_or_left_out() -> None:
+    """A number that nobody knows is not zero."""
+    asked = Row(1, 0, "ab", "a", "openai")
+    usages = []
+    for n in (None, 7):
+        stats = TurnStats(prompt_tokens=9, resident_tokens=n, restored_tokens=n and 0, output_tokens=2)
+        answered = Answered(asked, "hi", status="complete", stats=stats, reason="end")
+        record = record_of(answered, session=None, model="m", at=0.0)
+        usages.append(record["response"]["body"]["usage"])
+    assert "prompt_tokens_details" not in usages[0]
+    assert usages[1]["prompt_tokens_details"] == {"cached_tokens": 7}
+    assert [usage["total_tokens"] for usage in usages] == [11, 11]
 
 
 def chatapp_lines(chatapp: Shell, *rows: object, code: int = 3) -> list[str]:

@@ -56,6 +56,12 @@ def test_a_server_that_is_written_in_another_way(text: str) -> None:
         removed(text, "a")
 
 
+def test_a_file_that_takes_no_further_table() -> None:
+    """It is not written so that no command could read it any more."""
+    with pytest.raises(EngineFileError, match="add b with an editor"):
+        added('engines = {a = {base_url = "x"}}\n', "b", {"base_url": "y"})
+
+
 def test_writing(tmp_path: Path) -> None:
     """Folders are made, nobody else can read the file, a link stays one, and what is no file is left alone."""
     path = tmp_path / "new" / "config.toml"

@@ -12,7 +12,6 @@ import pytest
 
 from chatapp.plain import verbs
 from chatapp.plain.lines import Gathering, PipeReader
-from chatapp.tui.commands import VERBS as WINDOW_VERBS
 from models.fake import echo
 from sessions.conversation import Message
 from sessions.store import Store
@@ -294,31 +293,6 @@ def test_a_pipe_without_text_ends_at_once() -> None:
     reader = PipeReader(None, is_literal=False)
     assert not reader.has_text()
     assert reader.read("") is None
-
-
-def test_commands_are_called_as_in_the_window() -> None:
-    """What both have does the same; sentences differ only where the window speaks of what it alone shows."""
-    own = {
-        "help": "lists keys",
-        "list": "shows a pane",
-        "search": "searches while you type",
-        "trash": "works on the row",
-        "restore": "works on the row",
-        "delete": "works on the row",
-        "revise": "works on the marked message",
-        "again": "works on the marked message",
-        "fork": "works on the marked message",
-        "undo": "fills the box",
-        "attach": "speaks of the box",
-        "system": "asks in a dialog",
-        "thoughts": "folds",
-        "quit": "stops an answer first",
-    }
-    window = {verb.name: verb.sentence for verb in WINDOW_VERBS}
-    different = {verb.name for verb in verbs.VERBS if window.get(verb.name, verb.sentence) != verb.sentence}
-    assert different <= set(own), different - set(own)
-    names = [name for verb in verbs.VERBS for name in (verb.name, verb.alias) if name]
-    assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize(

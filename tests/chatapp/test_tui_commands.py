@@ -12,12 +12,6 @@ SIZE = (100, 30)
 PAGE = (Path(__file__).parents[2] / "docs" / "window.md").read_text(encoding="utf-8")
 
 
-def test_verbs_have_names_of_their_own() -> None:
-    """Each name and title stands for one verb, and each is one sentence."""
-    assert len({verb.name for verb in VERBS}) == len({verb.title for verb in VERBS}) == len(VERBS)
-    assert [verb.name for verb in VERBS if not verb.sentence.endswith(".")] == []
-
-
 def test_the_help_and_the_manual_have_every_verb() -> None:
     """What can be typed is listed in the window and in docs/window.md."""
     text = " ".join(help_text(Keymap(), 400).plain.split())

@@ -122,7 +122,7 @@ async def test_the_counter_is_made_for_the_loaded_model(tmp_path: Path) -> None:
         return len
 
     window = Window(tmp_path)
-    window.app._make_counter = make
+    window.app._hearing._make_counter = make
     async with window.app.run_test(size=SIZE) as pilot:
         await pilot.press("a", "b")
         await until(pilot, lambda: str(window.composer.border_subtitle) == "2 tokens", "the count")

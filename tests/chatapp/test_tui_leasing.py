@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from chatapp.tui import leasing
+from chatapp import takeover
 from chatapp.tui.stage import UNSAVED
 from sessions.conversation import Draft
 from sessions.errors import StoreError
@@ -101,7 +101,7 @@ async def test_an_answer_is_not_taken_over(tmp_path: Path) -> None:
 
 async def test_a_window_that_asks_something_gives_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A draft that is being looked at there is about to be sent there: who asks is told."""
-    monkeypatch.setattr(leasing, "ASK_S", 0.6)
+    monkeypatch.setattr(takeover, "ASK_S", 0.6)
     async with two_windows(tmp_path) as (one, pilot, other, other_pilot, _):
         await pilot.press(*"/system", "enter")
         await until(pilot, lambda: one.app.stage.is_conversing, "it asks")

@@ -4,8 +4,8 @@ import asyncio
 import threading
 from pathlib import Path
 
+from chatapp.modellist import ModelChoice
 from chatapp.tui.dialogs import ModelsScreen, WaysScreen
-from chatapp.tui.modelchoice import ModelChoice
 from models.fake import weights_of
 from sessions.loading import Shelf
 from tests.chatapp.tui_window import Window, hears, sees, until
@@ -147,7 +147,7 @@ async def test_opening_a_conversation_of_another_model_loads_it(tmp_path: Path) 
     session_id = await _of_a_model_that_is_gone(tmp_path)
     window = Window(tmp_path, shelf=Shelf(lambda model: Path(f"{model.name}.gguf")))
     counted: list[str] = []
-    window.app._make_counter = lambda info: counted.append(info.name)
+    window.app._hearing._make_counter = lambda info: counted.append(info.name)
     async with window.app.run_test(size=WIDE) as pilot:
         await until(pilot, lambda: window.app.stage.talk.model.info is not None, "the usual model is there")
         await window.app.stage.show(session_id)

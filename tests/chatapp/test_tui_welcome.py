@@ -10,9 +10,8 @@ import pytest
 from textual.pilot import Pilot
 
 from chatapp.config import Settings
-from chatapp.modellist import keep_as_usual
+from chatapp.modellist import ModelChoice, keep_as_usual
 from chatapp.tui.keymap import Keymap
-from chatapp.tui.modelchoice import ModelChoice
 from chatapp.tui.readouts import MARKS
 from chatapp.tui.surroundings import Surroundings
 from chatapp.tui.switching import Models

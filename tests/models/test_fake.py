@@ -209,6 +209,23 @@ async def test_pace_is_kept_by_the_injected_sleep() -> None:
     assert slept[-4:] == [0.02] * 4
 
 
+async def test_without_a_pace_others_have_a_turn_now_and_then() -> None:
+    """The event loop is given up before every 16th token, and a stop that is asked for there is obeyed at once."""
+    n_turns = 0
+
+    async def turn(_seconds: float) -> None:
+        nonlocal n_turns
+        n_turns += 1
+        if n_turns == 3:
+            await engine.cancel()
+
+    engine = FakeEngine(lambda _: "x" * 64, sleep=turn)
+    await drain(engine.load())
+    n_turns = -1  # prefill has one
+    finished = one(Finished, await drain(engine.generate(ask("hi"), Sampling())))
+    assert (finished.reason, finished.text) == ("cancelled", "x" * 32)
+
+
 async def test_loading_twice_answers_at_once() -> None:
     """The first load has progress, the second only the result; a scripted error is a failure."""
     assert FakeEngine().info is None

@@ -1,6 +1,7 @@
 """Turns at a server that keeps to the interface: text, counts, times, what is asked and how it ends."""
 
 import asyncio
+import threading
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,21 @@ from models.engine import Entry, Failed, Finished, Loaded, Piece, Prepared, Prog
 from models.reasoning import answer_of, reasoning_of
 from tests.models.helpers import kinds, one
 from tests.models.remote_talk import ASK, KEY, engine_at, failed, finished, said, turn
-from tests.models.scripted_server import DONE, HANG, STREAM, answer, chunk, delta, event, reply, serving, stream, usage
+from tests.models.scripted_server import (
+    DONE,
+    HANG,
+    STREAM,
+    Received,
+    Script,
+    answer,
+    chunk,
+    delta,
+    event,
+    reply,
+    serving,
+    stream,
+    usage,
+)
 
 
 async def test_a_turn() -> None:
@@ -159,7 +174,7 @@ async def test_a_busy_server_is_asked_again() -> None:
 
 
 async def test_a_server_that_loads_its_model() -> None:
-    """It is asked again until it is ready."""
+    """It is asked again until it is ready, after the time that it names."""
     async with serving() as server:
         n_asked = 0
 
@@ -175,6 +190,8 @@ async def test_a_server_that_loads_its_model() -> None:
             events = [found async for found in engine.load()]
             await engine.close()
     assert isinstance(events[-1], Loaded)
+    assert n_asked > 1
+    assert not any(isinstance(found, Progress) and found.phase == "wait" for found in events)
 
 
 async def test_cancel_in_the_middle() -> None:
@@ -292,6 +309,53 @@ async def test_counting_without_a_tokenizer() -> None:
         engine = engine_at(server)
         assert await engine.count("abcdef漢") == 3
         await engine.close()
+
+
+async def test_a_key_that_was_mended() -> None:
+    """It is fetched anew when a load is tried again, and sent."""
+    keys = iter(["sk-wrong", "sk-right"])
+    async with serving() as server:
+        server.chat = [answer("Yes.")]
+        engine = engine_at(server, key=lambda: next(keys))
+        server.routes["/v1/models"] = [reply(401, {"error": "no"})]
+        assert failed([found async for found in engine.load()]).kind == "key"
+        del server.routes["/v1/models"]
+        assert said([found async for found in engine.generate(ASK, Sampling())]) == "Yes."
+        await engine.close()
+        assert server.asked[0].headers["authorization"] == "Bearer sk-right"
+
+
+async def test_a_key_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A keyring that waits for somebody is not waited for without end."""
+    monkeypatch.setattr("models.remote._KEY_S", 0.0)
+    is_over = threading.Event()
+    async with serving() as server:
+        engine = engine_at(server, key=lambda: str(is_over.wait()))
+        found = failed([event async for event in engine.load()])
+        is_over.set()
+        await engine.close()
+    assert (found.kind, "does not come" in found.message) == ("key", True)
+
+
+async def test_a_slot_that_is_saved_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has its own time, however long other answers may take, and then nothing was written."""
+    monkeypatch.setattr("models.remote_slots.SLOT_S", 0.05)
+    settings = {"default_generation_settings": {"n_ctx": 100}, "total_slots": 1}
+    async with serving() as plain:
+
+        def script(request: Received) -> Script:
+            if request.path == "/props":
+                return [reply(200, settings)]
+            if request.path.startswith("/slots/0"):
+                is_save = request.path.endswith("=save") and "chatapp" in request.body["filename"]
+                return [HANG] if is_save else [reply(400, {"error": {"message": "Invalid filename"}})]
+            return answer("Yes.") if request.path.endswith("/completions") else plain.script_for(request)
+
+        async with serving(script_for=script) as server, asyncio.timeout(8):
+            events = await turn(server, replace(ASK, conversation="pears"))
+            await server.hung_up.wait()
+    assert finished(events).text == "Yes."
+    assert one(Stored, events).kv_bytes_written == 0
 
 
 async def test_an_engine_that_is_closed() -> None:

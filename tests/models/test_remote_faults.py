@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from models.engine import Failed, Piece, Sampling
+from models.engine import Event, Failed, Finished, Piece, Prepared, Progress, Sampling, Stored
 from models.remote_errors import RemoteError
 from models.remote_profile import RemoteProfile, check
+from tests.models.helpers import kinds
 from tests.models.remote_talk import ASK, KEY, engine_at, failed, finished, said, turn
 from tests.models.scripted_server import (
     CUT,
@@ -99,6 +100,61 @@ async def test_what_was_said_stays(script: Script, words: str) -> None:
     assert words in failed(events).message
 
 
+async def test_a_kept_connection_that_closes_under_a_request() -> None:
+    """Nothing of an answer came, so it is sent again on a fresh one, and nobody hears of it."""
+    async with serving() as server:
+        server.chat = [answer("One."), [CUT], answer("Two.")]
+        engine = engine_at(server)
+        _ = [found async for found in engine.generate(ASK, Sampling())]
+        assert server.n_connections == 1
+        events = [found async for found in engine.generate(ASK, Sampling())]
+        await engine.close()
+        assert (len(server.asked), server.n_connections) == (3, 2)
+        assert server.asked[1].raw == server.asked[2].raw
+    assert finished(events).text == "Two."
+    assert kinds(events) == [Progress, Prepared, Piece, Finished, Stored]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [[STREAM, CUT], [STREAM, chunk(b": ping\n\n"), CUT], [b"HTTP/1.1 503 X\r\nContent-Length: 9\r\n\r\n{", CUT]],
+    ids=["head", "ping", "status"],
+)
+async def test_an_answer_that_had_begun_is_not_asked_for_again(script: Script) -> None:
+    """Also where no word of it came: the server is at work, and a second request would double it."""
+    async with serving() as server:
+        server.chat = [script]
+        assert "broke off" in failed(await turn(server)).message
+        assert (len(server.asked), server.n_connections) == (1, 1)
+
+
+async def test_a_fresh_connection_that_breaks() -> None:
+    """What was sent on it may have been read, so it is for the user to ask again."""
+    async with serving() as server:
+        server.routes["/version"] = [reply(404, {}, {"Connection": "close"})]
+        server.chat = [[CUT]]
+        found = failed(await turn(server))
+        assert (len(server.asked), server.n_connections) == (1, 2)
+    assert (found.kind, "before it answered" in found.message) == ("cut", True)
+
+
+async def test_kept_connections_that_all_close() -> None:
+    """The request is sent three times, and then given up."""
+    async with serving() as server:
+        server.chat = [*[answer("Yes.")] * 4, [CUT]]
+        engine = engine_at(server, n_parallel=4)
+        _ = [found async for found in engine.load()]
+
+        async def ask() -> list[Event]:
+            return [found async for found in engine.generate(ASK, Sampling())]
+
+        await asyncio.gather(*(ask() for _ in range(4)))
+        assert (len(server.asked), server.n_connections) == (4, 4)
+        assert failed(await ask()).kind == "cut"
+        await engine.close()
+        assert (len(server.asked), server.n_connections) == (7, 4)
+
+
 async def test_a_server_that_falls_silent() -> None:
     """Pings are no answer: the time between two words is limited whatever else comes."""
     async with serving() as server:
@@ -166,7 +222,7 @@ async def test_a_redirect_is_not_followed(status: int) -> None:
         server.chat = [moved]
         assert "sends on to 127.0.0.1" in failed(await turn(server)).message
         server.routes["/v1/models"] = moved
-        assert isinstance((await turn(server))[-1], Failed)
+        assert "sends on to 127.0.0.1" in failed(await turn(server)).message
         assert other.received == []
         assert other.n_connections == 0
 

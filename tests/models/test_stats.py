@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.engine import ModelInfo, TurnStats
-from models.stats import KvShape, common_prefix, default_context, tpot, tpot_floor
+from models.stats import KvShape, common_prefix, default_context, memory_share, tpot, tpot_floor
 
 KIB = 1024
 GIB = 1 << 30
@@ -99,6 +99,12 @@ INFO = ModelInfo(
 def test_the_least_time_of_a_token(info: ModelInfo, floor: float | None) -> None:
     """Active weights, KV of the tokens before and states, over the speed of reading; unknown without one of them."""
     assert tpot_floor(info, 100) == floor
+
+
+def test_how_much_of_the_memory_is_used() -> None:
+    """A busy moment may have measured its speed too low, so it is never more than all; unknown without either time."""
+    assert (memory_share(0.04, 0.01), memory_share(0.01, 0.02)) == (0.25, 1.0)
+    assert (memory_share(None, 0.02), memory_share(0.01, None), memory_share(0.0, 0.02)) == (None, None, None)
 
 
 @given(

@@ -17,7 +17,7 @@ class SeveralAtOnce:
         async def pause(_seconds: float) -> None:
             await asyncio.sleep(sleep)
 
-        self.engines = [FakeEngine(reply, disk=disk, sleep=pause) for _ in range(n)]
+        self.engines = [FakeEngine(reply, disk=disk, tokens_per_s=1, sleep=pause) for _ in range(n)]
         self._free = list(self.engines)
         self.most_at_once = 0
         self.n_running = 0

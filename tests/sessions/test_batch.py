@@ -191,6 +191,22 @@ async def test_a_dead_engine_ends_the_batch() -> None:
     assert len(answers) == PATIENCE
 
 
+async def test_an_engine_that_recovers_ends_nothing() -> None:
+    """Only failures in a row count: one row that is answered in between, and the count begins anew."""
+    n_asked = 0
+
+    async def ask(row: Row) -> Answered:
+        nonlocal n_asked
+        n_asked += 1
+        engine.crash_at = None if n_asked % PATIENCE == 0 else 0
+        return await answer_row(engine, row, Shared(), monotonic=Clock())
+
+    engine = FakeEngine()
+    answers: list[Answered] = []
+    await answer_rows(each(prompts(*map(str, range(3 * PATIENCE)))), ask, answers.append)
+    assert [one.is_engines_fault for one in answers] == ([True] * (PATIENCE - 1) + [False]) * 3
+
+
 async def test_rows_that_fail_by_themselves_end_nothing() -> None:
     """However many they are."""
     found = await answered(FakeEngine(n_ctx=30), prompts(*("x" * 40 for _ in range(2 * PATIENCE))))

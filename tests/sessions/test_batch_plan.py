@@ -110,11 +110,11 @@ def test_a_failure_of_a_row_that_was_mended_goes(path: Path) -> None:
 
 
 def test_a_limit_looks_at_the_first_rows_only(path: Path) -> None:
-    """Asked again it does nothing, and answers behind it are no strangers."""
+    """Asked again it does nothing, and answers and failures behind it are no strangers."""
     lines = [row(n, str(n)) for n in range(4)]
-    run(path, lines)
+    run(path, lines, bad="3")
     assert run(path, [*lines[:2], row(7, "7")], limit=2) == []
-    assert [text for text, _ in texts(path)] == ["0", "1", "2", "3"]
+    assert texts(path) == [("0", False), ("1", False), ("2", False), ("3", True)]
 
 
 def test_the_order_of_completion_can_stay(path: Path) -> None:
