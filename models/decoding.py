@@ -1,4 +1,4 @@
-"""The token loop of one answer: sample, decode, announce, until the model, a limit or the user ends it."""
+"""One answer, token by token: sample, decode, announce, until the model, a limit or the user ends it."""
 
 from __future__ import annotations
 
@@ -56,91 +56,88 @@ class Decoded:
     cpu_share: float | None
 
 
-class Decoding:
-    """The loop over one context. `text_of` gives the bytes of a token as they stand in answers."""
+class Answer:
+    """One answer as it grows: its ids, its text, what was told of it, and what ends it."""
 
-    def __init__(self, context: Context, model: Model, text_of: TextOf, emit: Emit) -> None:
-        self._context = context
-        self._model = model
-        self._text_of = text_of
-        self._emit = emit
-        self._ids: list[int] = []
-        self._n_announced = 0
-        self._text_at: float | None = None
-        self._wall_s = self._cpu_s = 0.0
-
-    def run(
+    def __init__(
         self,
-        sampler: Sampler,
-        watched: Watched,
+        model: Model,
+        text_of: TextOf,
+        emit: Emit,
         *,
         start: tuple[int, ...],
         ending: Ending,
         room: int,
         max_tokens: int | None,
-    ) -> Decoded:
-        """Decode behind `start`, which the context holds already and the body begins with.
+    ) -> None:
+        """Begin behind `start`, which the body begins with; `text_of` gives a token's bytes as they stand in answers.
 
         At most `max_tokens` (None: no limit) and no more than `room`, which leaves room for the closing glue.
         """
-        context, ids = self._context, self._ids
-        decoder = Decoder(self._text_of, (*ending.stops, *ending.implied))
-        decoder.begin(start)
-        ids.extend(start)
-        announced_at = first_at = last_at = 0.0
-        limit = len(start) + (room if max_tokens is None else min(room, max_tokens))
-        reason: FinishReason = "length" if limit - len(start) == max_tokens else "context"
-        while len(ids) < limit:
-            with watched():
-                token = context.sample(sampler)
-            last_at = time.monotonic()
-            first_at = first_at or last_at
-            if self._model.ends_generation(token) or token in ending.ids:
-                reason = "end"
-                break
-            ids.append(token)
-            decoder.feed(token)
-            if decoder.is_stopped:
-                reason = "stop" if decoder.stop in ending.stops else "end"
-                break
-            if last_at - announced_at >= _PIECE_INTERVAL_S and self._announce(decoder):
-                announced_at = last_at
-            if context.is_cancelled or (len(ids) < limit and not self._decode(token)):
-                reason = "cancelled"
-                break
-        n_output = len(ids) - len(start) + (reason == "end" and not decoder.is_stopped)
-        text = self._settle(decoder)
-        each_s = tpot(first_at, last_at, n_output)
-        return Decoded(reason, text, tuple(self._ids), n_output, each_s, self._text_at, self._cpu_share)
+        self._model = model
+        self._emit = emit
+        self._ending = ending
+        self._n_start = len(start)
+        self._limit = len(start) + (room if max_tokens is None else min(room, max_tokens))
+        self._reason_at_limit: FinishReason = "length" if self._limit - len(start) == max_tokens else "context"
+        self._decoder = Decoder(text_of, (*ending.stops, *ending.implied))
+        self._decoder.begin(start)
+        self.ids = list(start)
+        """What was sampled is behind the first `start`."""
+        self.reason: FinishReason | None = None if self._limit > len(start) else self._reason_at_limit
+        self._n_announced = 0
+        self._announced_at = self._first_at = self._last_at = 0.0
+        self._text_at: float | None = None
 
-    def _decode(self, token: int) -> bool:
-        begun, cpu_begun = time.monotonic(), time.process_time()
-        is_done = self._context.decode(token)
-        self._wall_s += time.monotonic() - begun
-        self._cpu_s += time.process_time() - cpu_begun
-        return is_done
+    def take(self, token: int) -> bool:
+        """Append a sampled token; False if the answer ends with it. Then `reason` says why."""
+        now = self._last_at = time.monotonic()
+        self._first_at = self._first_at or now
+        ending, decoder = self._ending, self._decoder
+        if self._model.ends_generation(token) or token in ending.ids:
+            self.reason = "end"
+            return False
+        self.ids.append(token)
+        decoder.feed(token)
+        if decoder.is_stopped:
+            self.reason = "stop" if decoder.stop in ending.stops else "end"
+            return False
+        if now - self._announced_at >= _PIECE_INTERVAL_S and self._announce():
+            self._announced_at = now
+        if len(self.ids) >= self._limit:
+            self.reason = self._reason_at_limit
+            return False
+        return True
 
-    @property
-    def _cpu_share(self) -> float | None:
-        """Threads that wait for each other spin: what is missing was given to other programs."""
-        wanted_s = self._wall_s * self._context.settings.threads
-        return min(1.0, self._cpu_s / wanted_s) if wanted_s else None
+    def cancel(self) -> None:
+        """End it because somebody wants it to."""
+        self.reason = "cancelled"
 
-    def _announce(self, decoder: Decoder) -> bool:
+    def finish(self, *, cpu_share: float | None = None) -> Decoded:
+        """Make text and ids final, and tell what was not told yet."""
+        assert self.reason is not None, "an answer that goes on has no end"
+        decoder = self._decoder
+        n_output = len(self.ids) - self._n_start + (self.reason == "end" and not decoder.is_stopped)
+        text = self._settle()
+        each_s = tpot(self._first_at, self._last_at, n_output)
+        return Decoded(self.reason, text, tuple(self.ids), n_output, each_s, self._text_at, cpu_share)
+
+    def _announce(self) -> bool:
         """Tell what is settled; False if that is no token yet."""
-        text, n_tokens = decoder.take()
+        text, n_tokens = self._decoder.take()
         if n_tokens:
             self._tell(text, self._n_announced + n_tokens)
         return n_tokens > 0
 
     def _tell(self, text: str, end: int) -> None:
-        self._emit(Piece(text, tuple(self._ids[self._n_announced : end])))
+        self._emit(Piece(text, tuple(self.ids[self._n_announced : end])))
         self._n_announced = end
         if text and self._text_at is None:
             self._text_at = time.monotonic()
 
-    def _settle(self, decoder: Decoder) -> str:
+    def _settle(self) -> str:
         """Make text and ids final and tell what was not told yet; returns the whole text."""
+        decoder = self._decoder
         decoder.finish()
         (text, _), tail = decoder.take(), decoder.tail
         whole = decoder.text.removesuffix(tail)
@@ -148,10 +145,31 @@ class Decoding:
             # The stop string is not part of the answer: keep the tokens before it, tokenize what a cut token left.
             tail_ids = respell(self._model, tail)
             tail = b"".join(map(self._model.piece, tail_ids)).decode("utf-8", "ignore")
-            self._ids[decoder.kept :] = tail_ids
-        if text + tail or self._n_announced < len(self._ids):
-            self._tell(text + tail, len(self._ids))
+            self.ids[decoder.kept :] = tail_ids
+        if text + tail or self._n_announced < len(self.ids):
+            self._tell(text + tail, len(self.ids))
         return whole + tail
+
+
+def decode_answer(answer: Answer, context: Context, sampler: Sampler, watched: Watched) -> Decoded:
+    """Sample and decode behind what the context holds, until the answer ends or is cancelled."""
+    wall_s = cpu_s = 0.0
+    while answer.reason is None:
+        with watched():
+            token = context.sample(sampler)
+        if not answer.take(token):
+            break
+        if context.is_cancelled:
+            answer.cancel()
+            break
+        begun, cpu_begun = time.monotonic(), time.process_time()
+        if not context.decode(token):
+            answer.cancel()
+        wall_s += time.monotonic() - begun
+        cpu_s += time.process_time() - cpu_begun
+    # Threads that wait for each other spin: what is missing was given to other programs.
+    wanted_s = wall_s * context.settings.threads
+    return answer.finish(cpu_share=min(1.0, cpu_s / wanted_s) if wanted_s else None)
 
 
 def respell(model: Model, text: str) -> list[int]:

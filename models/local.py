@@ -12,7 +12,7 @@ from typing import Any
 from models import misses
 from models.answers import implied_ends, implied_stops, n_reasoning_tokens, stripped, with_marks
 from models.cost import Estimate
-from models.decoding import Decoded, Decoding, Ending, respell, sampler_of
+from models.decoding import Answer, Decoded, Ending, decode_answer, respell, sampler_of
 from models.engine import (
     Emit,
     Failed,
@@ -160,14 +160,16 @@ class LocalEngine:
             if outcome.is_complete:
                 emit(replace(self._prepared(outcome, prompt, runs), opening=glue.opening, closing=glue.closing))
                 sampler.remember(self._context.tokens)
-                decoded = Decoding(self._context, self._model, self._text_of, emit).run(
-                    sampler,
-                    watched,
+                answer = Answer(
+                    self._model,
+                    self._text_of,
+                    emit,
                     start=glue.start,
                     ending=self._ending(sampling),
                     room=room,
                     max_tokens=sampling.max_tokens,
                 )
+                decoded = decode_answer(answer, self._context, sampler, watched)
                 first_decode_s = None if decoded.text_at is None else decoded.text_at - prefilled_at
                 finished = self._finished(prompt, decoded, glue, replace(stats, first_decode_s=first_decode_s))
             else:
