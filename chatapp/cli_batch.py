@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
 
 from chatapp.options import engine_options, sampling_options, scrubbed, settings_of, store_of
+
+AT_ONCE = 8
+"""Rows that the engine on this machine answers together: from here on two cores gain nothing."""
 
 
 @click.command()
@@ -17,7 +21,8 @@ from chatapp.options import engine_options, sampling_options, scrubbed, settings
 @click.option("--session", "session_id", metavar="ID", help="Let every row go on with this conversation.")
 @click.option("--allow-off-task", is_flag=True, help="With --session: ask even what looks like another task.")
 @click.option("--format", "kind", type=click.Choice(["jsonl", "text"]), help="Default: text for *.txt, else jsonl.")
-@click.option("--parallel", type=click.IntRange(min=1), metavar="N", help="Rows at once; default: the engine's.")
+@click.option("--parallel", type=click.IntRange(1, 64), metavar="N", help="Rows at once. Default: 8, or a server's.")
+@click.option("--deterministic", is_flag=True, help="One row at a time: no answer depends on its neighbours.")
 @click.option(
     "--order", type=click.Choice(["input", "prefix"]), default="input", help="Ask in this order; prefix groups rows."
 )
@@ -42,6 +47,7 @@ def batch(
     allow_off_task: bool,
     kind: str | None,
     parallel: int | None,
+    deterministic: bool,
     order: str,
     as_completed: bool,
     limit: int | None,
@@ -67,6 +73,8 @@ def batch(
         raise click.UsageError("--allow-off-task is for --session: rows of their own belong to no other task.")
     if order == "prefix" and not as_completed and not check and not is_kept(output):
         raise click.UsageError("--order prefix needs a file (-o OUT) or --as-completed: stdout cannot be put in order.")
+    if deterministic and (parallel or 1) > 1:
+        raise click.UsageError("--deterministic asks one row at a time: leave --parallel out.")
     if retry_failed and not is_kept(output):
         raise click.UsageError("--retry-failed needs the file of the earlier run: name it with -o OUT.")
     name = getattr(source, "name", "")
@@ -81,7 +89,7 @@ def batch(
         sampling_of(flags),
         session=session_id,
         is_text=kind == "text" or (kind is None and str(name).lower().endswith(".txt")),
-        parallel=parallel,
+        parallel=1 if deterministic else parallel,
         by_prefix=order == "prefix",
         as_completed=as_completed,
         limit=limit,
@@ -91,5 +99,7 @@ def batch(
         may_leave_task=allow_off_task,
         names_model=bool((context.obj or {}).get("model") or flags.get("model")),
     )
-    settings = settings_of(context, flags)
+    settings = replace(settings_of(context, flags), n_parallel=1 if deterministic else parallel or AT_ONCE)
+    if deterministic:
+        settings = replace(settings, speculation="off")  # checking guesses in batches rounds differently
     context.exit(check_rows(source, wanted) if check else run_to_exit(run_batch(settings, source, wanted)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,14 @@ PORT = 8484
     help="The key that clients show; made if it is not there. Default: a random key.",
 )
 @click.option("--name", metavar="NAME", help="What clients call the model; default: its own name.")
+@click.option(
+    "--parallel",
+    type=click.IntRange(1, 64),
+    default=4,
+    show_default=True,
+    metavar="N",
+    help="Requests that are answered together; more wait.",
+)
 @click.option(
     "--max-waiting",
     "most_waiting",
@@ -53,6 +62,7 @@ def serve(
     port: int,
     key_file: Path | None,
     name: str | None,
+    parallel: int,
     most_waiting: int,
     grace_s: float,
     **flags: Any,
@@ -84,5 +94,5 @@ def serve(
             )
     except SecretError as error:
         raise click.ClickException(str(error)) from error
-    settings = settings_of(context, flags)
+    settings = replace(settings_of(context, flags), n_parallel=parallel)
     context.exit(run_to_exit(run(settings, Serving(host, port, secret, name, most_waiting, grace_s))))

@@ -69,6 +69,9 @@ class Settings:
     gpu_layers: int = 0
     threads: int | None = None
     flash_attention: FlashAttention = "auto"
+    speculation: Literal["auto", "off"] = "auto"
+    n_parallel: int = 1
+    """Requests that the engine on this machine answers together; commands that send several at once say how many."""
     engine: str = "llama"
     kv: KvSettings = DEFAULT_KV
     kv_type: KvType = "f16"
@@ -85,6 +88,8 @@ class Settings:
     """Whether the program opens in plain mode; None: where there can be no window."""
     thoughts: Thoughts = "mark"
     """How plain mode tells the reasoning of answers."""
+    typeahead: bool = True
+    """Whether the window lets the engine read drafts ahead, unless the machine runs on its battery."""
     engines: Mapping[str, RemoteProfile] = field(default_factory=dict, repr=False)
     """Servers by name: `engine` may be one of them, with `/MODEL` behind it to have another model there."""
     config_dir: Path = field(default=Path(), compare=False)
@@ -125,6 +130,7 @@ SETTINGS = (
     Setting("gpu_layers", "gpu_layers", "gpu_layers", whole(-1)),
     Setting("threads", "threads", "threads", whole(1)),
     Setting("flash_attention", "flash_attention", "flash_attention", choice("auto", "on", "off")),
+    Setting("speculation", "speculation", "speculation", choice("auto", "off")),
     Setting("kv_type", "kv_type", "kv_type", choice("f16", "q8_0")),
     Setting("lora", "lora", "loras", LORAS),
     Setting("chat_format", "chat_format", "chat_format", choice(*known_formats())),
@@ -135,6 +141,7 @@ SETTINGS = (
     Setting("keys", "keys", "keys", KEYS),
     Setting("language", "language", "language", LANGUAGE),
     Setting("plain", "plain", "plain", SWITCH),
+    Setting("typeahead", "typeahead", "typeahead", SWITCH),
     Setting("thoughts", "thoughts", "thoughts", choice("mark", "show", "hide")),
     Setting("kv", "kv.enabled", "kv.enabled", SWITCH),
     Setting("kv_budget", "kv.budget", "kv.budget_bytes", SIZE),

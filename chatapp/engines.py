@@ -55,6 +55,8 @@ def make_engine(settings: Settings) -> Engine:
         kv_type=settings.kv_type,
         loras=settings.loras,
         chat_format=settings.chat_format,
+        speculation=settings.speculation,
+        n_parallel=settings.n_parallel,
     )
 
 

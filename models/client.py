@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from models import protocol
-from models.engine import GAVE_UP, Event, Failed, Loaded, ModelInfo, Prompt, Sampling, Stored
+from models.engine import GAVE_UP, Ahead, Event, Failed, Loaded, ModelInfo, Prompt, Sampling, Stored
 from models.errors import EngineDied, EngineError, PromptTooLong, ProtocolError
 from models.kvsettings import DEFAULT_KV, KvSettings
 
@@ -43,8 +43,10 @@ class EngineProcess:
         kv_type: str = "f16",
         chat_format: str | None = None,
         loras: tuple[tuple[Path, float], ...] = (),
+        n_parallel: int = 1,
+        speculation: Literal["auto", "off"] = "auto",
     ) -> None:
-        """Nothing is started until the first request."""
+        """Nothing is started until the first request. `n_parallel` requests are answered together, if the model can."""
         self._settings: dict[str, Any] = {
             "model_path": str(model_path.resolve()),
             "cache_dir": str(cache_dir.resolve()),
@@ -56,13 +58,15 @@ class EngineProcess:
             "kv": asdict(kv),
             "kv_type": kv_type,
             "chat_format": chat_format,
+            "n_parallel": n_parallel,
             "loras": [(str(path.resolve()), scale) for path, scale in loras],
+            "speculation": speculation,
         }
         self.log_path = cache_dir.resolve() / "logs" / "engine.log"
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._streams: dict[int, asyncio.Queue[dict[str, Any] | None]] = {}
-        # Requests of which only `Stored` is to come: their KV is still being written.
+        # Requests that nobody waits for: of which only `Stored` is to come, and drafts that are read ahead.
         self._closing: set[int] = set()
         self._ids = itertools.count(1)
         self._load_lock = asyncio.Lock()
@@ -107,6 +111,18 @@ class EngineProcess:
         }
         async for event in self._loaded_request(request):
             yield event
+
+    async def anticipate(self, prompt: Prompt) -> AsyncIterator[Ahead]:
+        """Read a draft ahead while nothing else is asked: `Ahead`*; what fails is told by the next request."""
+        if self._info is None or self.pid is None:
+            return
+        request = {"op": "anticipate", "draft": protocol.prompt_to_json(prompt)}
+        with contextlib.suppress(EngineError):
+            async with contextlib.aclosing(self._messages(request)) as messages:
+                async for message in messages:
+                    if message.get("event") != "ahead":
+                        return
+                    yield Ahead(message["n_ready"], message["n_settled"])
 
     async def cancel(self) -> None:
         """Stop the oldest request that has not ended, also one that still waits for the model.
@@ -191,6 +207,8 @@ class EngineProcess:
         stream: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         await self._start()
         self._streams[request_id] = stream
+        if request["op"] == "anticipate":
+            self._closing.add(request_id)
         is_over = False
         try:
             await self._send({**request, "id": request_id})

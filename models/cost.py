@@ -10,6 +10,8 @@ from typing import Any
 _NEWEST = 0.3
 # What a measured disk loses of its slowness each time it is not used because of that.
 _FORGOTTEN = 0.1
+# From here on a prefill runs in whole batches, which take less for each token than short ones.
+_LONG_TOKENS = 256
 # Below this a measurement is mostly overhead and clock.
 _LEAST_TOKENS = 16
 _LEAST_BYTES = 1 << 18
@@ -30,15 +32,16 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Measured speeds: seconds per prefilled token, per restored byte, per restored file.
+    """Measured speeds: seconds per prefilled token, per restored byte, per restored file, per token of long prefills.
 
-    The first two are exponential averages; until something was measured they are those of a plain disk and a small
-    model.
+    All but that of files are exponential averages; until something was measured they are those of a plain disk and a
+    small model, and that of long prefills 0.
     """
 
     prefill_s_per_token: float = 0.001
     restore_s_per_byte: float = 1 / 500e6
     restore_s_per_file: float = 0.0005
+    long_prefill_s_per_token: float = 0.0
 
     def estimate(self, *, n_tokens: int, n_bytes: int, n_files: int) -> Estimate:
         """Expected seconds for making `n_tokens` resident from `n_files` files of `n_bytes` together, or by prefill.
@@ -48,11 +51,29 @@ class Rates:
         restore_s = n_files * self.restore_s_per_file + n_bytes * self.restore_s_per_byte
         return Estimate(restore_s, n_tokens * self.prefill_s_per_token)
 
+    def expected_prefill_s(self, n_tokens: int) -> float | None:
+        """Seconds that this prefill is expected to take; None as long as none was measured."""
+        if n_tokens >= _LONG_TOKENS and self.long_prefill_s_per_token:
+            return n_tokens * self.long_prefill_s_per_token
+        if self.prefill_s_per_token == Rates().prefill_s_per_token:
+            return None
+        return n_tokens * self.prefill_s_per_token
+
+    def expected_restore_s(self, *, n_bytes: int, n_files: int) -> float | None:
+        """Seconds that this restore is expected to take; None as long as none was measured."""
+        if self.restore_s_per_byte == Rates().restore_s_per_byte:
+            return None
+        return self.estimate(n_tokens=0, n_bytes=n_bytes, n_files=n_files).restore_s
+
     def after_prefill(self, n_tokens: int, seconds: float) -> Rates:
         """Learn from a prefill that ran to its end."""
         if n_tokens < _LEAST_TOKENS:
             return self
-        return replace(self, prefill_s_per_token=_blend(self.prefill_s_per_token, seconds / n_tokens))
+        each_s = seconds / n_tokens
+        usual = replace(self, prefill_s_per_token=_blend(self.prefill_s_per_token, each_s))
+        if n_tokens < _LONG_TOKENS:
+            return usual
+        return replace(usual, long_prefill_s_per_token=_blend(self.long_prefill_s_per_token or each_s, each_s))
 
     def after_restore(self, n_bytes: int, n_files: int, seconds: float) -> Rates:
         """Learn from a restore that succeeded."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from models.detokenizer import Decoder
 from models.detokenizer import Piece as TextOf
 from models.engine import GAVE_UP, Emit, Failed, FinishReason, Piece, Sampling
 from models.llama import Context, Model, Sampler
+from models.speculation import Guesser
 from models.spelling import spell
 from models.stats import tpot
 from models.tokenruns import ids_behind_text
@@ -44,7 +46,9 @@ class Decoded:
     """An answer's body, its text as `Finished` has it. `n_output` counts what was sampled, its end included.
 
     `text_at` is when its first text was told (monotonic s), None if there is none. `cpu_share` is how much of the
-    processor time that all threads asked for they got, from 0 to 1.
+    processor time that all threads asked for they got, from 0 to 1. `sampling_s` is what choosing its tokens took, in
+    sum; `n_guessed` tokens were evaluated before they were chosen, and `n_guessed_right` of them were chosen then, None
+    where nothing may be guessed.
     """
 
     reason: FinishReason
@@ -54,6 +58,9 @@ class Decoded:
     tpot_s: float | None
     text_at: float | None
     cpu_share: float | None
+    sampling_s: float | None = None
+    n_guessed: int | None = None
+    n_guessed_right: int | None = None
 
 
 class Answer:
@@ -109,6 +116,11 @@ class Answer:
             return False
         return True
 
+    @property
+    def n_left(self) -> int:
+        """How many more tokens it may have."""
+        return self._limit - len(self.ids)
+
     def cancel(self) -> None:
         """End it because somebody wants it to."""
         self.reason = "cancelled"
@@ -130,10 +142,11 @@ class Answer:
         return n_tokens > 0
 
     def _tell(self, text: str, end: int) -> None:
-        self._emit(Piece(text, tuple(self.ids[self._n_announced : end])))
-        self._n_announced = end
+        told_at = None
         if text and self._text_at is None:
-            self._text_at = time.monotonic()
+            told_at = self._text_at = time.monotonic()
+        self._emit(Piece(text, tuple(self.ids[self._n_announced : end]), told_at))
+        self._n_announced = end
 
     def _settle(self) -> str:
         """Make text and ids final and tell what was not told yet; returns the whole text."""
@@ -151,25 +164,78 @@ class Answer:
         return whole + tail
 
 
-def decode_answer(answer: Answer, context: Context, sampler: Sampler, watched: Watched) -> Decoded:
-    """Sample and decode behind what the context holds, until the answer ends or is cancelled."""
-    wall_s = cpu_s = 0.0
+def decode_answer(
+    answer: Answer, context: Context, sampler: Sampler, watched: Watched, guesser: Guesser | None = None
+) -> Decoded:
+    """Sample and decode behind what the context holds, until the answer ends or is cancelled.
+
+    With a `guesser`, guesses are evaluated together with the token that they follow. Every token is sampled from the
+    logits behind the answer so far, guessed or not; the rest of the guesses is taken back at the first wrong one.
+    """
+    meter = _Meter(context, sampler, watched, guesser)
+    ahead: deque[int] = deque()  # guesses that the context holds behind the answer
+    at = -1
     while answer.reason is None:
-        with watched():
-            token = context.sample(sampler)
-        if not answer.take(token):
+        token = meter.sample(at)
+        goes_on = answer.take(token)
+        if guesser:
+            guesser.add(token)
+        if ahead and token == ahead[0] and goes_on:
+            ahead.popleft()
+            at += 1
+            continue
+        context.take_back(len(ahead))
+        ahead.clear()
+        if not goes_on:
             break
         if context.is_cancelled:
             answer.cancel()
             break
-        begun, cpu_begun = time.monotonic(), time.process_time()
-        if not context.decode(token):
+        ahead.extend(guesser.guesses(min(answer.n_left, context.n_free) - 1) if guesser else ())
+        at = 0 if ahead else -1
+        if not meter.decode(token, ahead):
             answer.cancel()
-        wall_s += time.monotonic() - begun
-        cpu_s += time.process_time() - cpu_begun
-    # Threads that wait for each other spin: what is missing was given to other programs.
-    wanted_s = wall_s * context.settings.threads
-    return answer.finish(cpu_share=min(1.0, cpu_s / wanted_s) if wanted_s else None)
+    return meter.finish(answer)
+
+
+class _Meter:
+    """Samples and decodes, and counts what that takes."""
+
+    def __init__(self, context: Context, sampler: Sampler, watched: Watched, guesser: Guesser | None) -> None:
+        self._context = context
+        self._sampler = sampler
+        self._watched = watched
+        self._guesser = guesser
+        self._sampling_s = self._wall_s = self._cpu_s = 0.0
+
+    def sample(self, at: int) -> int:
+        begun = time.monotonic()
+        with self._watched():
+            token = self._context.sample(self._sampler, at)
+        self._sampling_s += time.monotonic() - begun
+        return token
+
+    def decode(self, token: int, guesses: Sequence[int]) -> bool:
+        """Evaluate a token and what is guessed behind it; False if cancelled."""
+        begun, cpu_begun = time.monotonic(), time.process_time()
+        is_done = self._context.decode_guessed(token, guesses) if guesses else self._context.decode(token)
+        took_s = time.monotonic() - begun
+        self._wall_s += took_s
+        self._cpu_s += time.process_time() - cpu_begun
+        if self._guesser and is_done:
+            self._guesser.took(1 + len(guesses), took_s)
+        return is_done
+
+    def finish(self, answer: Answer) -> Decoded:
+        # Threads that wait for each other spin: what is missing was given to other programs.
+        wanted_s = self._wall_s * self._context.settings.threads
+        decoded = answer.finish(cpu_share=min(1.0, self._cpu_s / wanted_s) if wanted_s else None)
+        return replace(
+            decoded,
+            sampling_s=self._sampling_s,
+            n_guessed=self._guesser.n_guessed if self._guesser else None,
+            n_guessed_right=self._guesser.n_right if self._guesser else None,
+        )
 
 
 def respell(model: Model, text: str) -> list[int]:

@@ -157,8 +157,13 @@ class TurnStats:
     are those of the answer's reasoning, marks included, None when it has none; `stripped_tokens` is how many fewer
     tokens later prompts hold of it, None where nothing was stripped.
 
-    `ttft_s` = `queue_s` + `restore_s` + `prefill_s` + `first_decode_s`, the last from the end of prefill to the first
-    text. `waited_s` (for other requests) and `model_load_s` (None: the model was there) are parts of `queue_s`.
+    `ttft_s` = `queue_s` + `restore_s` + `prefill_s` + `first_decode_s` + `transport_s`: the fourth from the end of
+    prefill to the first text, the last from there to who asked (None, and part of `queue_s`, where the clocks of the
+    two cannot be compared). Within `restore_s`, `restore_read_s` and `restore_verify_s` are spent by threads that work
+    ahead of `restore_copy_s`, the loading into the context: they overlap, and may add up to more. `sampling_s` is what
+    choosing the answer's tokens took, in sum. `speculated_tokens` were evaluated before they were chosen, and
+    `accepted_tokens` of them were chosen then; None where nothing may be guessed. `waited_s` (for other requests) and
+    `model_load_s` (None: the model was there) are parts of `queue_s`.
     `tpot_floor_s` is what `tpot_s` would be if reading memory were all that decoding takes (`stats.tpot_floor`), and
     `cpu_share` how much of the processor time it asked for it got (0 to 1; less than 1 went to other programs).
     """
@@ -187,13 +192,28 @@ class TurnStats:
     first_decode_s: float | None = None
     tpot_floor_s: float | None = None
     cpu_share: float | None = None
+    restore_read_s: float | None = None
+    restore_verify_s: float | None = None
+    restore_copy_s: float | None = None
+    sampling_s: float | None = None
+    transport_s: float | None = None
+    speculated_tokens: int | None = None
+    accepted_tokens: int | None = None
 
     @property
     def queue_s(self) -> float | None:
         """Seconds of `ttft_s` before the engine restored or evaluated anything; None where a part is not known."""
         if self.ttft_s is None or self.restore_s is None or self.prefill_s is None or self.first_decode_s is None:
             return None
-        return max(0.0, self.ttft_s - self.restore_s - self.prefill_s - self.first_decode_s)
+        known_s = self.restore_s + self.prefill_s + self.first_decode_s + (self.transport_s or 0.0)
+        return max(0.0, self.ttft_s - known_s)
+
+    @property
+    def memory_limit_share(self) -> float | None:
+        """At what share of this machine's memory limit decoding ran, 0 to 1; see `stats.memory_share`."""
+        from models.stats import memory_share  # which imports this module
+
+        return memory_share(self.tpot_s, self.tpot_floor_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,12 +227,14 @@ class Loaded:
 class Progress:
     """`done` of `total` in the named phase (tokens for restore and prefill, permille for load, seconds for wait).
 
-    `total` is 0 where it is not known.
+    `total` is 0 where it is not known. `left_s` is how long the rest of the phase is expected to take, before anything
+    of it is done by what was measured of earlier ones; None where nothing was. It is no part of what happened.
     """
 
     phase: Phase
     done: int
     total: int
+    left_s: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,11 +270,13 @@ class Piece:
     After each piece the text so far is that of the ids so far, so that an answer that breaks off agrees with itself.
     Where the generation prompt begins reasoning, the first piece begins with its mark: the text of an answer says by
     itself what in it is reasoning (`models/reasoning.py`). Marks of the model's own family are text also where they are
-    control tokens.
+    control tokens. `told_at` of the first text is when the engine told it, by the monotonic clock that the processes of
+    one machine share (s); None for all others, and where there is no such clock.
     """
 
     text: str
     token_ids: tuple[int, ...]
+    told_at: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +321,22 @@ class Failed:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """How much of a draft is resident: `n_ready` of the `n_settled` tokens of its text that typing on does not change.
+
+    Of the opening glue and the last word nothing is counted.
+    """
+
+    n_ready: int
+    n_settled: int
+
+    @property
+    def is_whole(self) -> bool:
+        """True if there is nothing left to read ahead."""
+        return self.n_ready >= self.n_settled
+
+
 Event = Loaded | Progress | Prepared | Piece | Finished | Stored | Failed
 
 Emit = Callable[[Event], None]
@@ -330,6 +370,15 @@ class Engine(Protocol):
         """Answer a prompt: `Progress`*, `Prepared`, `Piece`*, `Finished`, `Stored`; or `Failed` at any point.
 
         `Stored` comes when the message is closed and its KV written, behind the user's back.
+        """
+        ...
+
+    def anticipate(self, prompt: Prompt) -> AsyncIterator[Ahead]:
+        """Read a prompt ahead whose last message, the user's, is still being written: `Ahead`*, the last one tells.
+
+        Every other request, and a newer draft, ends it at once: what was read by then stays resident, and counts as
+        that for whoever needs it. Nothing is written to disk. Nothing happens, without a word, before a model is
+        loaded, for what does not fit the context, and at a server.
         """
         ...
 

@@ -13,13 +13,14 @@ import codecs
 import hashlib
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from models.answers import n_reasoning_tokens, stripped
 from models.engine import (
+    Ahead,
     Entry,
     Event,
     Failed,
@@ -39,6 +40,7 @@ from models.engine import (
 )
 from models.reasoning import answer_of
 from models.stats import tpot, tpot_floor
+from models.typeahead import draft_tokens
 
 BEGIN = 256
 """Opens the first message of a conversation."""
@@ -55,6 +57,10 @@ PREFILL_CHUNK = 512
 _TURN_TOKENS = 16
 """Tokens between two turns of the event loop where no pace is kept: those of a real engine come several at once too."""
 _READ_BYTES_PER_S = 1e12  # so fast that KV counts for nothing
+
+
+_ASCII = tuple(Piece(chr(byte), (byte,)) for byte in range(128))
+"""The pieces of the tokens that are characters by themselves: most of an answer, and equal wherever they stand."""
 
 
 def tokenize(text: str) -> tuple[int, ...]:
@@ -165,6 +171,8 @@ class FakeEngine:
         """Every prompt it was given, oldest first: what a test asserts on."""
         self.samplings: list[Sampling] = []
         """The same for sampling."""
+        self.drafts: list[Prompt] = []
+        """Every draft it was given to read ahead."""
         self._reply = reply or echo
         self._token_s = 1 / tokens_per_s if tokens_per_s else 0.0
         self._prefill_token_s = 1 / prefill_tokens_per_s if prefill_tokens_per_s else 0.0
@@ -233,6 +241,25 @@ class FakeEngine:
         async for event in self._written(stored):
             yield event
 
+    async def anticipate(self, prompt: Prompt) -> AsyncIterator[Ahead]:
+        """Read a draft ahead, chunk by chunk, until a request comes."""
+        if self._info is None or self._queue.locked():
+            return
+        self.drafts.append(prompt)
+        asked = len(self.prompts), len(self.drafts)
+        draft = draft_tokens(prompt.entries, _runs)
+        if draft.n_whole >= self._n_ctx:
+            return
+        n_resident = _common(self._context, draft.tokens)
+        yield draft.ahead(n_resident)
+        for done in range(n_resident, len(draft.tokens), PREFILL_CHUNK):
+            n = min(PREFILL_CHUNK, len(draft.tokens) - done)
+            await self._sleep(n * self._prefill_token_s)
+            if self._queue.locked() or asked != (len(self.prompts), len(self.drafts)):
+                return
+            self._context = draft.tokens[: done + n]
+            yield draft.ahead(done + n)
+
     async def cancel(self) -> None:
         """Stop the running request before its next token, also one that still waits for the model."""
         self._n_cancels += 1
@@ -268,7 +295,7 @@ class FakeEngine:
 
     async def _prefill(self, prompt: Prompt, *, is_asked: bool, begun: tuple[int, ...]) -> AsyncIterator[Event]:
         started = self._clock()
-        runs = tuple(_run_at(entry, is_first=i == 0) for i, entry in enumerate(prompt.entries))
+        runs = _runs(prompt.entries)
         opening = (ROLE_TOKENS["assistant"],) if is_asked else ()
         closing = (END,) if is_asked else ()
         ids = tuple(token for run in runs for token in run.ids) + opening + begun
@@ -332,17 +359,19 @@ class FakeEngine:
             if self._cancelled.is_set():
                 reason = "cancelled"
                 break
-            if failed := self._scripted_failure(n):
+            if n in (self.fail_at, self.crash_at) and (failed := self._scripted_failure(n)):
                 yield failed
                 return
             if token is None:
                 break
             last_at = self._clock()
             first_at = last_at if n == 0 else first_at
+            piece = _ASCII[token] if token < len(_ASCII) else Piece(decoder.decode(bytes([token])), (token,))
             ids.append(token)
-            text.append(decoder.decode(bytes([token])))
-            text_at = last_at if text_at is None and text[-1] else text_at
-            yield Piece(text[-1], (token,))
+            text.append(piece.text)
+            if text_at is None and piece.text:
+                text_at = last_at
+            yield piece
         run = TokenRun((*prepared.opening, *ids, *prepared.closing), 1, 1 + len(ids))
         said = "".join(text)
         shorter = stripped(run, said, prepared.opening, _piece, tokenize) if prompt.reasoning == "strip" else None
@@ -412,6 +441,10 @@ class FakeEngine:
             miss_reason=prepared.miss_reason,
             seed=sampling.seed if sampling.seed is not None else 0,
         )
+
+
+def _runs(entries: Sequence[Entry]) -> tuple[TokenRun, ...]:
+    return tuple(_run_at(entry, is_first=i == 0) for i, entry in enumerate(entries))
 
 
 def _run_at(entry: Entry, *, is_first: bool) -> TokenRun:

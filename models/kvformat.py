@@ -8,6 +8,7 @@ import os
 import stat
 import struct
 import sys
+import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -152,14 +153,34 @@ def read_head(path: Path) -> Head:
         return Head(fields.owner, segment, fields.part, fields.file_bytes)
 
 
+@dataclass(slots=True)
+class ReadTimes:
+    """Seconds spent on reading files and on verifying what was read, so far; of one thread at a time."""
+
+    read_s: float = 0.0
+    verify_s: float = 0.0
+
+    def add(self, other: ReadTimes) -> None:
+        """Add what another one has counted."""
+        self.read_s += other.read_s
+        self.verify_s += other.verify_s
+
+
 def read_segment(
-    path: Path, expected: SegmentId, part: Part, mac_key: bytes, allocate: Callable[[int], memoryview]
+    path: Path,
+    expected: SegmentId,
+    part: Part,
+    mac_key: bytes,
+    allocate: Callable[[int], memoryview],
+    times: ReadTimes | None = None,
 ) -> memoryview:
     """Read once into memory from `allocate` (bytes -> writable view), verify there, return the payload as a view of it.
 
     Interval map of the file: [0, 132) header, [132, 132 + 4n) token ids, the rest payload. Lengths are checked against
-    the file's size before anything is allocated. Raises `SegmentDamaged`, `SegmentForeign` or OSError.
+    the file's size before anything is allocated. What it took is added to `times`, if it succeeds. Raises
+    `SegmentDamaged`, `SegmentForeign` or OSError.
     """
+    begun = time.monotonic()
     with _opened(path) as file:
         fields = _read_fields(file)
         if fields.owner != key_id(mac_key):
@@ -180,6 +201,7 @@ def read_segment(
             if not got:
                 raise SegmentDamaged("it ended early")
             done += got
+    read_at = time.monotonic()
     hasher = blake3(key=mac_key)
     hasher.update(fields.packed)
     hasher.update(body)
@@ -187,6 +209,8 @@ def read_segment(
         raise SegmentDamaged("its checksum does not match")
     if bytes(body[: 4 * fields.n_tokens]) != pack_tokens(expected.tokens):
         raise SegmentDamaged("its tokens are not the expected ones")
+    if times:
+        times.add(ReadTimes(read_at - begun, time.monotonic() - read_at))
     return body[4 * fields.n_tokens :]
 
 

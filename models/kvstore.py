@@ -24,6 +24,7 @@ from models.kvformat import (
     HEADER_BYTES,
     Buffer,
     Part,
+    ReadTimes,
     SegmentDamaged,
     SegmentForeign,
     SegmentId,
@@ -267,10 +268,16 @@ class KvStore:
         """The verified payload in memory of its own. Raises `SegmentDamaged` (the file is set aside) or OSError."""
         return self._read(segment, part, lambda n_bytes: memoryview(bytearray(n_bytes)))
 
-    def _read(self, segment: SegmentId, part: Part, allocate: Callable[[int], memoryview]) -> memoryview:
+    def _read(
+        self,
+        segment: SegmentId,
+        part: Part,
+        allocate: Callable[[int], memoryview],
+        times: ReadTimes | None = None,
+    ) -> memoryview:
         path = self._path(segment, part)
         try:
-            return read_segment(path, segment, part, self._mac_key, allocate)
+            return read_segment(path, segment, part, self._mac_key, allocate, times)
         except (SegmentDamaged, SegmentForeign) as exc:
             self.reject(segment, part)
             raise SegmentDamaged(str(exc)) from exc
@@ -278,21 +285,29 @@ class KvStore:
             self._lose(segment, part, "vanished")
             raise
 
-    def read_each(self, wanted: Sequence[tuple[SegmentId, Part]]) -> Iterator[memoryview]:
+    def read_each(
+        self, wanted: Sequence[tuple[SegmentId, Part]], times: ReadTimes | None = None
+    ) -> Iterator[memoryview]:
         """The payloads in order, each valid until the one after; raises like `read` when its turn comes.
 
-        The next ones are read and verified in threads while the caller loads the current one.
+        The next ones are read and verified in threads while the caller loads the current one. What the threads took
+        for each payload is added to `times` before it is given.
         """
         with ThreadPoolExecutor(_READERS, "kv-reader") as readers:
-            ahead: list[Future[memoryview]] = []
+            ahead: list[Future[tuple[memoryview, ReadTimes]]] = []
 
-            def read(i: int) -> memoryview:
-                return self._read(*wanted[i], lambda n_bytes: self._room(i % len(self._buffers), n_bytes))
+            def read(i: int) -> tuple[memoryview, ReadTimes]:
+                took = ReadTimes()
+                room = lambda n_bytes: self._room(i % len(self._buffers), n_bytes)  # noqa: E731 - names the buffer
+                return self._read(*wanted[i], room, took), took
 
             for i in range(len(wanted)):
                 while len(ahead) < min(i + len(self._buffers), len(wanted)):
                     ahead.append(readers.submit(read, len(ahead)))
-                yield ahead[i].result()
+                payload, took = ahead[i].result()
+                if times:
+                    times.add(took)
+                yield payload
 
     def warm_up(self) -> None:
         """Touch the read buffers once, so that the first restore does not wait for fresh memory."""

@@ -22,7 +22,8 @@ from models.llama import Context, ContextSettings, KvType, Model, can_offload
 from models.modelfiles import name_of
 from models.stats import default_context
 from models.template import probe
-from models.tuner import Tuning, cores, tune
+from models.tuner import tune
+from models.tuning import Tuning, cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,8 @@ class LocalSettings:
     kv_type: KvType = "f16"
     chat_format: str | None = None
     loras: tuple[tuple[Path, float], ...] = ()
+    speculation: Literal["auto", "off"] = "auto"
+    n_parallel: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,7 @@ class LoadedModel:
             reasoning=self.glue.reasoning,
             active_bytes=active_bytes(list(map(read_header, model_files(path)))),
             read_bytes_per_s=self.read_bytes_per_s,
+            n_parallel=max(1, used.n_branches),
         )
 
 
@@ -116,7 +120,16 @@ def load(settings: LocalSettings, emit: Emit) -> LoadedModel:
         chat_format=settings.chat_format,
     )
     tuning = _tuning(settings, model, weights, emit)
-    used = ContextSettings(_n_ctx(settings, model), tuning.flash_attention, tuning.threads, settings.kv_type)
+    used = ContextSettings(
+        _n_ctx(settings, model),
+        tuning.flash_attention,
+        tuning.threads,
+        settings.kv_type,
+        tuning.threads_batch,
+        tuning.n_ubatch,
+        # A state that cannot be shared belongs to one sequence.
+        settings.n_parallel if settings.n_parallel > 1 and model.memory_kind in ("dense", "sliding window") else 0,
+    )
     context = Context(model, used)
     loras = [(_hash(lora, settings.cache_dir, emit), scale) for lora, scale in settings.loras]
     fingerprint = fingerprint_of(model, used, weights=weights, loras=loras, gpu_layers=settings.gpu_layers)
@@ -153,17 +166,21 @@ def _tuning(settings: LocalSettings, model: Model, weights: str, emit: Emit) -> 
     if settings.kv_type != "f16":
         settings = replace(settings, flash_attention="on")  # quantized V needs it
     if settings.flash_attention != "auto" and settings.threads:
-        return Tuning(settings.flash_attention == "on", settings.threads)
+        return Tuning(settings.flash_attention == "on", settings.threads, settings.threads)
     tuning = tune(
         model,
         weights,
         settings.cache_dir,
         gpu_layers=settings.gpu_layers,
+        kv_type=settings.kv_type,
         progress=lambda done, n: emit(Progress("tune", done, n)),
     )
     if settings.flash_attention != "auto":
         tuning = replace(tuning, flash_attention=settings.flash_attention == "on")
-    return replace(tuning, threads=min(settings.threads or tuning.threads, 4 * cores()))
+    if settings.threads:
+        n = min(settings.threads, 4 * cores())
+        tuning = replace(tuning, threads=n, threads_batch=n)
+    return tuning
 
 
 def _throttled(report: Callable[[float], None]) -> Callable[[float], None]:

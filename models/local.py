@@ -2,40 +2,35 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from models import misses
-from models.answers import implied_ends, implied_stops, n_reasoning_tokens, stripped, with_marks
-from models.cost import Estimate
-from models.decoding import Answer, Decoded, Ending, decode_answer, respell, sampler_of
+from models.decoding import decode_answer, sampler_of
 from models.engine import (
+    Ahead,
     Emit,
     Failed,
     Finished,
     Loaded,
     Phase,
-    Prepared,
     Progress,
     Prompt,
     Role,
     Sampling,
     Stored,
-    TokenRun,
-    TurnStats,
 )
-from models.errors import PromptTooLong
 from models.kvwriter import Written
+from models.lanes import Lanes
 from models.loading import LocalSettings, load
-from models.misses import Cause
-from models.residency import Outcome, Request, Residency
-from models.spelling import lost_characters
-from models.stats import tpot_floor
-from models.tokenruns import AnswerGlue, answer_glue, ends_of, joined, opening_ids, tokenize_entries
+from models.questions import Question, Questions, request_of
+from models.readahead import read_ahead
+from models.residency import Outcome, Report, Request, Residency
+from models.speculation import Speculation
+from models.tokenruns import ends_of, joined, opening_ids
+from models.typeahead import draft_tokens, may_fit
 
 _GRAMMAR_LIMIT_S = 10.0
 
@@ -49,26 +44,30 @@ class LocalEngine:
         emit: Emit,
         *,
         next_prompt: Callable[[], Prompt | None] = lambda: None,
+        is_awaited: Callable[[], bool] = lambda: False,
+        is_cancelled: Callable[[int], bool] = lambda _key: False,
         grammar_limit_s: float = _GRAMMAR_LIMIT_S,
     ) -> None:
         """Load everything, telling `emit` the progress and finally `Loaded`. Raises `ModelError`.
 
         `next_prompt` is the one that waits behind the running request, if any: what is done for later gives way.
+        `is_cancelled` says of a question that was put to `join` that nobody wants its answer any more.
+        `is_awaited` says that any request does, and a draft that is read ahead gives way to that.
         A grammar that takes longer than `grammar_limit_s` for one token ends the process: some would take forever.
         """
         begun = time.monotonic()
         loaded = load(settings, emit)
         self._model, self._glue, self._context = loaded.model, loaded.glue, loaded.context
         self._fingerprint = loaded.fingerprint
-        tokenize, ends = self._model.tokenize, self._model.ends_generation
-        self._text_of = with_marks(self._model.piece, self._glue.reasoning, tokenize)
-        self._implied_stops = implied_stops(self._glue, tokenize, self._text_of, ends)
-        self._implied_ends = implied_ends(self._glue, tokenize, self._text_of, ends)
         self._next_prompt = next_prompt
+        self._is_awaited = is_awaited
         self._grammar_limit_s = grammar_limit_s
         self._openings: dict[Role, list[int]] = {}
         self._cancel_lock = threading.Lock()
-        self._is_closing = False
+        self._is_closing = self._is_ahead = False
+        # Where the memory cannot rewind, a wrong guess could not be taken back.
+        may_guess = settings.speculation == "auto" and self._model.memory_kind in ("dense", "sliding window")
+        self._speculation = Speculation() if may_guess else None
         self._residency = Residency(
             self._context,
             loaded.kv.store,
@@ -79,8 +78,20 @@ class LocalEngine:
         # Other memory kinds are measured there, and their figures are part of what is announced.
         if self._model.memory_kind != "dense":
             self._residency.warm_up()
-        self._bytes_per_token = loaded.bytes_per_token
+        self._questions = Questions(loaded)
         self.info = loaded.info(load_s=time.monotonic() - begun)
+        self._lanes: Lanes | None = None
+        if self.info.n_parallel > 1:
+            self._lanes = Lanes(
+                self._context,
+                self._model,
+                self._residency,
+                self._questions,
+                self.info,
+                self._settle,
+                grammar_limit_s=grammar_limit_s,
+                is_cancelled=is_cancelled,
+            )
         emit(Loaded(self.info))
         if self._model.memory_kind == "dense":
             self._residency.warm_up()
@@ -100,6 +111,12 @@ class LocalEngine:
             if self._is_closing and self._context.kind in ("dense", "sliding window"):
                 self._context.cancel()
 
+    def give_way(self) -> None:
+        """End the reading of a draft for a request that has just come in; may be called from any thread."""
+        with self._cancel_lock:
+            if self._is_ahead:
+                self._context.cancel()
+
     def clear_cancel(self) -> None:
         """Forget a cancel that came too late."""
         self._context.clear_cancel()
@@ -110,18 +127,22 @@ class LocalEngine:
 
     def prepare(self, prompt: Prompt, emit: Emit) -> None:
         """Make a history resident and keep what had to be prefilled; emits the events of `Engine.prepare`."""
-        runs = self._runs(prompt)
+        if self._lanes:
+            self._lanes.give_back()
+        runs = self._questions.runs(prompt.entries)
         history = joined(runs)
-        self._check_room(len(history))
+        self._questions.room(len(history))
         # Behind a system prompt alone it would be part of what all conversations share.
         ahead = self._ahead(prompt.entries[-1].role, len(history)) if len(runs) > 1 else []
         tokens = [*history, *ahead]
         with self._residency.undisturbed():
-            outcome = self._ensure(tokens, len(tokens), prompt, runs, emit)
+            request = request_of(prompt, runs, tokens, len(tokens))
+            outcome = self._residency.ensure(request, self._report_to(emit))
         if not outcome.is_complete:
             emit(Failed("cancelled", "Stopped."))
             return
-        emit(self._prepared(_without(outcome, len(ahead)), prompt, runs))
+        known = _without(outcome, len(ahead))
+        emit(self._questions.prepared(known, prompt, runs, kv_bytes=self._context.kv_bytes))
         if prompt.store_kv:
             self._residency.capture([*ends_of(runs)[:-1], len(tokens)], self._stored(emit))
             self._residency.tidy()
@@ -134,76 +155,104 @@ class LocalEngine:
         Raises `PromptTooLong` and `GrammarError` before anything is evaluated, the latter also where an answer cannot
         go on.
         """
-        runs = self._runs(prompt)
-        begun = runs[-1] if prompt.entries[-1].role == "assistant" else None
-        if begun:
-            prompt, runs = replace(prompt, entries=prompt.entries[:-1]), runs[:-1]
-        glue = answer_glue(
-            prompt.entries[-1].role,
-            self._glue,
-            self._model.tokenize,
-            may_reason=prompt.may_reason,
-            has_grammar=sampling.grammar is not None,
-        )
-        if begun:
-            glue = replace(glue, opening=begun.ids[: begun.body_start], start=begun.body)
-        tokens = [*joined(runs), *glue.opening, *glue.start]
-        room = self._check_room(len(tokens) + len(glue.closing) + 1) + 1
-        seed = random.SystemRandom().getrandbits(31) if sampling.seed is None else sampling.seed
+        question = self._questions.read(prompt, sampling)
         sampling_with = sampler_of(
-            sampling, seed, self._model, self._context, emit, grammar_limit_s=self._grammar_limit_s
+            sampling, question.seed, self._model, self._context, emit, grammar_limit_s=self._grammar_limit_s
         )
         with sampling_with as (sampler, watched), self._residency.undisturbed():
-            outcome = self._ensure(tokens, len(tokens) - 1, prompt, runs, emit)
+            outcome = self._residency.ensure(question.request, self._report_to(emit))
             prefilled_at = time.monotonic()
-            stats = replace(self._stats(outcome, len(tokens)), seed=seed)
+            stats = self._questions.stats(question, outcome)
             if outcome.is_complete:
-                emit(replace(self._prepared(outcome, prompt, runs), opening=glue.opening, closing=glue.closing))
+                emit(self._questions.asked(question, outcome, kv_bytes=self._context.kv_bytes))
                 sampler.remember(self._context.tokens)
-                answer = Answer(
-                    self._model,
-                    self._text_of,
-                    emit,
-                    start=glue.start,
-                    ending=self._ending(sampling),
-                    room=room,
-                    max_tokens=sampling.max_tokens,
-                )
-                decoded = decode_answer(answer, self._context, sampler, watched)
+                guesses = self._speculation if self._may_guess(sampling) else None
+                guesser = guesses.begin(self._context.tokens) if guesses else None
+                answer = self._questions.answer(question, emit)
+                decoded = decode_answer(answer, self._context, sampler, watched, guesser)
                 first_decode_s = None if decoded.text_at is None else decoded.text_at - prefilled_at
-                finished = self._finished(prompt, decoded, glue, replace(stats, first_decode_s=first_decode_s))
+                stats = replace(stats, first_decode_s=first_decode_s)
+                kv_bytes = self._context.kv_bytes
+                finished = self._questions.finished(question, decoded, stats, self.info, kv_bytes=kv_bytes)
             else:
-                run = TokenRun((*glue.opening, *glue.closing), len(glue.opening), len(glue.opening))
-                finished = Finished("cancelled", "", run, replace(stats, output_tokens=0))
+                finished = self._questions.cancelled(question, stats)
+        self._settle(question, finished, emit, stored=outcome.is_complete)
+
+    def _may_guess(self, sampling: Sampling) -> bool:
+        """True if guesses cannot change the answer, or nobody relies on its coming again.
+
+        Without flash attention a batch rounds differently from single steps.
+        """
+        is_free = sampling.temperature > 0 and sampling.seed is None
+        return sampling.grammar is None and (self.info.flash_attention or is_free)
+
+    # --- several questions at once ---
+
+    @property
+    def answers_together(self) -> bool:
+        """True if questions are put to `join`, and answered by `step` while `is_busy`."""
+        return self._lanes is not None
+
+    @property
+    def is_busy(self) -> bool:
+        """True while a question that has joined is not answered."""
+        return self._lanes is not None and self._lanes.is_busy
+
+    def join(self, key: int, prompt: Prompt, sampling: Sampling, emit: Emit) -> None:
+        """Answer a prompt together with others; emits what `generate` does. Raises `PromptTooLong`, `GrammarError`."""
+        assert self._lanes is not None, "one question is answered at a time"
+        self._lanes.add(key, self._questions.read(prompt, sampling), emit)
+
+    def step(self) -> None:
+        """Evaluate the next batch of those that have joined."""
+        assert self._lanes is not None, "nobody can have joined"
+        self._lanes.step()
+
+    def cancel_joined(self, key: int) -> None:
+        """Hurry to the next step if a batch is evaluated for this question only; may be called from any thread."""
+        if self._lanes and self._lanes.is_alone(key):
+            self.cancel()
+
+    def fail_joined(self, kind: str, message: str) -> None:
+        """End all that have joined."""
+        if self._lanes:
+            self._lanes.fail(kind, message)
+
+    def _settle(self, question: Question, finished: Finished, emit: Emit, *, stored: bool = True) -> None:
+        """Tell the answer's end, then close the turn behind it."""
         with self._cancel_lock:
             is_stripped = finished.stats.stripped_tokens is not None
-            self._is_closing = prompt.store_kv and (is_stripped or self.info.kv_note is None)
+            self._is_closing = question.prompt.store_kv and (is_stripped or self.info.kv_note is None)
             self._context.clear_cancel()
         try:
             emit(finished)
-            self._close_turn(prompt, runs, finished, emit, stored=outcome.is_complete)
+            self._close_turn(question, finished, emit, stored=stored)
         finally:
             with self._cancel_lock:
                 self._is_closing = False
 
+    def anticipate(self, prompt: Prompt, tell: Callable[[Ahead], None]) -> None:
+        """Read a draft ahead, see `Engine.anticipate`; `tell` hears how far it is, batch by batch."""
+        if self._is_awaited() or not may_fit(prompt.entries[-1].text, self._context.n_ctx):
+            return
+        draft = draft_tokens(prompt.entries, self._questions.runs)
+        if draft.n_whole >= self._context.n_ctx:
+            return
+        with self._cancel_lock:
+            self._is_ahead = True
+        try:
+            read_ahead(self._context, self._residency, draft, tell, self._is_awaited)
+        finally:
+            with self._cancel_lock:
+                self._is_ahead = False
+
     def close(self) -> None:
         """Write pending KV."""
+        if self._lanes:
+            self._lanes.close()
         self._residency.close()
 
     # --- steps ---
-
-    def _runs(self, prompt: Prompt) -> tuple[TokenRun, ...]:
-        return tokenize_entries(prompt.entries, self._glue, self._model.tokenize, self._model.bos_to_add)
-
-    def _check_room(self, n_needed: int) -> int:
-        """Tokens left in the context; raises `PromptTooLong`."""
-        room = self._context.n_ctx - n_needed
-        if room < 0:
-            raise PromptTooLong(
-                f"This needs {n_needed:,} tokens and the context holds {self._context.n_ctx:,}: shorten the message, "
-                f"leave out turns by a fork, or choose a larger context (--ctx, up to {self._model.n_ctx_train:,})."
-            )
-        return room
 
     def _ahead(self, previous: Role, n_history: int) -> list[int]:
         """What every message of a user begins with behind `previous`, if there is room for it."""
@@ -214,81 +263,16 @@ class LocalEngine:
         opening = self._openings[previous]
         return opening if n_history + len(opening) <= self._context.n_ctx else []
 
-    def _ensure(
-        self, tokens: list[int], reusable: int, prompt: Prompt, runs: Sequence[TokenRun], emit: Emit
-    ) -> Outcome:
-        n_history = sum(len(entry.run.ids) for entry in prompt.entries if entry.run)
-
+    def _report_to(self, emit: Emit) -> Report:
         def report(phase: Phase, done: int, total: int) -> None:
-            emit(Progress(phase, done, total))
+            emit(Progress(phase, done, total, self._residency.left_s))
 
-        request = Request(
-            tokens, reusable, n_history, ends_of(runs), keeps=prompt.store_kv, cause_at=lambda at: _cause(runs, at)
-        )
-        return self._residency.ensure(request, report)
-
-    def _prepared(self, outcome: Outcome, prompt: Prompt, runs: tuple[TokenRun, ...]) -> Prepared:
-        return Prepared(
-            resident=outcome.resident,
-            restored=outcome.restored,
-            prefilled=outcome.prefilled,
-            miss_reason=outcome.miss_reason,
-            restore_s=outcome.restore_s,
-            prefill_s=outcome.prefill_s,
-            kv_bytes=self._context.kv_bytes,
-            runs=runs,
-            lost_characters=sum(
-                lost_characters(self._glue.body(entry.role, entry.text), run.body, self._text_of)
-                for entry, run in zip(prompt.entries, runs, strict=True)
-                if entry.run is None
-            ),
-        )
-
-    def _stats(self, outcome: Outcome, n_prompt: int) -> TurnStats:
-        return TurnStats(
-            prompt_tokens=n_prompt,
-            resident_tokens=outcome.resident,
-            restored_tokens=outcome.restored,
-            prefilled_tokens=outcome.prefilled,
-            restore_s=outcome.restore_s,
-            prefill_s=outcome.prefill_s,
-            kv_bytes_per_token=self._bytes_per_token,
-            miss_reason=outcome.miss_reason,
-            **_decision(outcome.estimate),
-        )
-
-    def _ending(self, sampling: Sampling) -> Ending:
-        """What ends the answer; a grammar says itself where that is."""
-        implied = self._implied_stops if sampling.grammar is None else ()
-        return Ending(sampling.stop, implied, self._implied_ends)
-
-    def _finished(self, prompt: Prompt, decoded: Decoded, glue: AnswerGlue, stats: TurnStats) -> Finished:
-        """The answer as it is told, and the run that later prompts contain."""
-        begin = len(glue.opening)
-        run = TokenRun((*glue.opening, *decoded.ids, *glue.closing), begin, begin + len(decoded.ids))
-        shorter = None
-        if prompt.reasoning == "strip":
-            shorter = stripped(
-                run, decoded.text, glue.past_opening, self._text_of, lambda cut: respell(self._model, cut)
-            )
-        stats = replace(
-            stats,
-            output_tokens=decoded.n_output,
-            tpot_s=decoded.tpot_s,
-            tpot_floor_s=tpot_floor(self.info, (stats.prompt_tokens or 0) + decoded.n_output / 2),
-            cpu_share=None if self.info.gpu_layers else decoded.cpu_share,
-            kv_bytes=self._context.kv_bytes,
-            reasoning_tokens=n_reasoning_tokens(decoded.ids, decoded.text, self._text_of),
-            stripped_tokens=None if shorter is None else len(run.ids) - len(shorter.ids),
-        )
-        return Finished(decoded.reason, decoded.text, shorter or run, stats)
+        return report
 
     def _stored(self, emit: Emit) -> Callable[[Written], None]:
         return lambda written: emit(Stored(written.n_bytes, self._fingerprint, written.tip, written.note))
 
-    def _close_turn(
-        self, prompt: Prompt, runs: tuple[TokenRun, ...], finished: Finished, emit: Emit, *, stored: bool
-    ) -> None:
+    def _close_turn(self, question: Question, finished: Finished, emit: Emit, *, stored: bool) -> None:
         """Evaluate the last sampled token, the closing glue, and what the next message begins with in any case.
 
         So the next turn starts at a stored point and evaluates little but the message. A prompt that waits already
@@ -297,10 +281,10 @@ class LocalEngine:
         the place of what was decoded.
         """
         done = self._stored(emit)
-        if not (stored and prompt.store_kv):
+        if not (stored and question.prompt.store_kv):
             done(Written(0, None))
             return
-        runs = (*runs, finished.run)
+        runs = (*question.runs, finished.run)
         history = joined(runs)
         tokens = [*history, *self._ahead("assistant", len(history))]
         if finished.stats.stripped_tokens is not None and self._next_prompt():
@@ -328,24 +312,3 @@ def _without(outcome: Outcome, n_ahead: int) -> Outcome:
 def _known_tokens(prompt: Prompt) -> list[int]:
     """Tokens of the messages that have been in the KV cache before."""
     return [token for entry in prompt.entries if entry.run for token in entry.run.ids]
-
-
-def _cause(runs: Sequence[TokenRun], at: int) -> Cause:
-    """Whether a position lies in what somebody wrote or in the template's glue around it."""
-    begin = 0
-    for run in runs:
-        if begin + run.body_start <= at < begin + run.body_end:
-            return "edited text"
-        begin += len(run.ids)
-    return "template"
-
-
-def _decision(estimate: Estimate | None) -> dict[str, Any]:
-    """What the stats say of a decision between disk and prefill."""
-    if estimate is None:
-        return {}
-    return {
-        "restore_decision": "restore" if estimate.restores else "prefill",
-        "restore_estimate_s": estimate.restore_s,
-        "prefill_estimate_s": estimate.prefill_s,
-    }

@@ -58,14 +58,14 @@ def prices(root: Path, asked: Mapping[str, Ask], *, fingerprint: str | None = No
         ends = [(bytes.fromhex(generation), bytes.fromhex(tip)) for generation, tip in ask.tips]
         if fingerprint is not None:
             ends = [end for end in ends if end[0].hex() == fingerprint] or ends
-        offers = [_price(ask.n_tokens, _chain(rows, tip), rates_of(generation)) for generation, tip in ends]
+        offers = [_price(ask.n_tokens, chain_to(rows, tip), rates_of(generation)) for generation, tip in ends]
         rates = rates_of(bytes.fromhex(fingerprint)) if fingerprint else None
         found[session_id] = min(offers, key=_order, default=_price(ask.n_tokens, [], rates))
     return found
 
 
-def _chain(rows: Mapping[bytes, Outline], tip: bytes) -> list[Outline]:
-    """The segments from the first to the tip that can be restored: those before the first that is lost."""
+def chain_to(rows: Mapping[bytes, Outline], tip: bytes) -> list[Outline]:
+    """Return the segments from the first to the tip that can be restored: those before the first that is lost."""
     chain: list[Outline] = []
     key = tip
     while (row := rows.get(key)) is not None:

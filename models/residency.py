@@ -12,7 +12,7 @@ from models import misses
 from models.cost import Estimate, rates_from
 from models.engine import Phase
 from models.errors import EngineError
-from models.kvformat import Part, SegmentDamaged, SegmentId
+from models.kvformat import Part, ReadTimes, SegmentDamaged, SegmentId
 from models.kvstore import SEGMENT_BYTES, Found, Hit, KvStore, plan_segments
 from models.kvwriter import Item, KvWriter, Written
 from models.llama import Context
@@ -37,6 +37,8 @@ class Outcome:
     """How a prefix became resident: tokens by origin, seconds, whether it was finished (False: cancelled).
 
     `estimate` is what the decision between disk and prefill was made from, None where there was nothing to decide.
+    `restore_read_s` and `restore_verify_s` are seconds of the reading threads, which overlap with each other and with
+    `restore_copy_s`, the loading of what they have read.
     """
 
     resident: int
@@ -47,6 +49,9 @@ class Outcome:
     miss_reason: str | None
     is_complete: bool
     estimate: Estimate | None = None
+    restore_read_s: float = 0.0
+    restore_verify_s: float = 0.0
+    restore_copy_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,40 +95,72 @@ class Residency:
         self._rates = rates_from(store.note("rates") if store else None)
         self._are_rates_new = False
         self._carried = Written(0, None)
+        self._read_times = ReadTimes()
+        self._copy_s = 0.0
+        self.left_s: float | None = None
+        """Seconds that the phase of the newest report is expected to take from there; None: nothing was measured."""
 
     # --- making resident ---
 
     def ensure(self, request: Request, report: Report) -> Outcome:
         """Make the request's tokens the resident prefix. Raises `EngineError` from the native layer."""
+        outcome = self.reuse(request, report)
+        n_reused, begun = len(self._context.tokens), time.monotonic()
+        is_complete = self._prefill(request, report)
+        self._show_use()
+        n_prefilled = max(0, len(self._context.tokens) - n_reused)
+        return replace(outcome, prefilled=n_prefilled, prefill_s=time.monotonic() - begun, is_complete=is_complete)
+
+    def reuse(self, request: Request, report: Report) -> Outcome:
+        """Make resident what of the request's tokens can be reused, from the context or from disk; evaluate nothing."""
         context, tokens = self._context, request.tokens
         begun = time.monotonic()
-        context.keep(min(common_prefix(context.tokens, tokens), request.reusable))
-        self._trim_chain()
+        self.cut(min(common_prefix(context.tokens, tokens), request.reusable))
         found, miss = self._find(tokens[: request.reusable])
         hits, estimate, refusal = self._plan(found)
         resident = self._make_way(hits)
+        self._read_times, self._copy_s = ReadTimes(), 0.0
         miss = self._restore(hits, report) or refusal or miss
         self._show_use()
         reused = len(context.tokens)
         resident = min(resident, reused)
-        middle = time.monotonic()
-        is_complete = self._prefill(request, report)
         if reused >= min(request.n_history, request.reusable):
             miss = None
         elif miss is None and self._store:
             miss = self._store.why(found, tokens[: request.reusable], reused)
             miss = miss or misses.cut(reused, request.cause_at(reused))
-        self._show_use()
         return Outcome(
             resident=resident,
             restored=reused - resident,
-            prefilled=max(0, len(context.tokens) - reused),
-            restore_s=middle - begun if reused > resident else 0.0,
-            prefill_s=time.monotonic() - middle,
+            prefilled=0,
+            restore_s=time.monotonic() - begun if reused > resident else 0.0,
+            prefill_s=0.0,
             miss_reason=miss,
-            is_complete=is_complete,
+            is_complete=True,
             estimate=estimate,
+            restore_read_s=self._read_times.read_s,
+            restore_verify_s=self._read_times.verify_s,
+            restore_copy_s=self._copy_s,
         )
+
+    def cut(self, n: int) -> None:
+        """Cut the resident prefix to its first `n` tokens, or to less where the memory cannot rewind to there."""
+        self._context.keep(n)
+        self._trim_chain()
+
+    def forget_place(self) -> None:
+        """Take note that the resident prefix was exchanged: what of it is stored has to be looked up."""
+        self._chain.clear()
+
+    def recall(self, tokens: Sequence[int]) -> bool:
+        """Make a history resident as `ensure` does, and keep nothing of it on disk; False if cancelled on the way."""
+        request = Request(tokens, len(tokens), len(tokens), keeps=False)
+        return self.ensure(request, lambda _phase, _done, _total: None).is_complete
+
+    @property
+    def prefill_s_per_token(self) -> float:
+        """Seconds for each prefilled token, as measured so far."""
+        return self._rates.prefill_s_per_token
 
     def _find(self, wanted: Sequence[int]) -> tuple[Found, str | None]:
         """What is stored beyond the resident prefix, and why nobody looked, if so."""
@@ -183,12 +220,13 @@ class Residency:
         context, store = self._context, self._store
         begun = time.monotonic()
         wanted = _parts(hits, context.kind, len(context.tokens))
-        payloads = store.read_each([(hit.segment, part) for hit, part in wanted])
+        payloads = store.read_each([(hit.segment, part) for hit, part in wanted], self._read_times)
         total = hits[-1].end
-        for hit, part in wanted:
+        for i, (hit, part) in enumerate(wanted):
             if context.is_cancelled:
                 self._give_up()
                 return None  # the prefill that follows ends for the same reason
+            self.left_s = self._rates.expected_restore_s(n_bytes=_bytes(wanted[i:]), n_files=len(wanted) - i)
             report("restore", min(len(context.tokens), hit.segment.start), total)
             self._show_use()
             try:
@@ -197,11 +235,15 @@ class Residency:
                 self._give_up()
                 return _reason(exc)
             store.use(self._tip, loading=hit.segment)
-            if not self._load(hit, part, hits, payload):
+            copied_from = time.monotonic()
+            is_loaded = self._load(hit, part, hits, payload)
+            self._copy_s += time.monotonic() - copied_from
+            if not is_loaded:
                 store.reject(hit.segment, part)
                 self._chain.clear()
                 return misses.damaged("the engine refused it")
         self._chain = [hit.segment for hit in hits if hit.is_whole]
+        self.left_s = 0.0
         report("restore", total, total)
         self._rates = self._rates.after_restore(_bytes(wanted), len(wanted), time.monotonic() - begun)
         self._are_rates_new = True
@@ -224,15 +266,20 @@ class Residency:
         context, tokens = self._context, request.tokens
         first = len(context.tokens)
         total = len(tokens) - first
+        self.left_s = self._rates.expected_prefill_s(total)
         report("prefill", 0, total)
         seconds = 0.0
         for stop in (*self._restore_points(request), len(tokens)):
             position = len(context.tokens)
 
-            def advance(done: int, position: int = position) -> None:
-                report("prefill", position - first + done, total)
-
             begun = time.monotonic()
+
+            def advance(done: int, position: int = position, before_s: float = seconds - begun) -> None:
+                n_done = position - first + done
+                # The prefill itself says best how long the rest of it takes.
+                self.left_s = (before_s + time.monotonic()) / n_done * (total - n_done) if n_done else self.left_s
+                report("prefill", n_done, total)
+
             if not context.prefill(tokens[position:stop], advance):
                 return False
             seconds += time.monotonic() - begun

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.engine import Engine, Event, ModelInfo, Prompt, Sampling
+from models.engine import Ahead, Engine, Event, ModelInfo, Prompt, Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,10 @@ class EngineSwitch:
     def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Event]:
         """Answer a prompt."""
         return self._engine.generate(prompt, sampling)
+
+    def anticipate(self, prompt: Prompt) -> AsyncIterator[Ahead]:
+        """Read a draft ahead."""
+        return self._engine.anticipate(prompt)
 
     async def cancel(self) -> None:
         """Stop the running request."""

@@ -54,7 +54,10 @@ class Results:
         try:
             with self._failing():
                 self._temporary.unlink(missing_ok=True)  # a run was killed while it put the file in order
+                is_new = not self.path.exists()
                 self._file: BinaryIO = self.path.open("ab+", buffering=0)
+                if is_new:
+                    sync_folder(self.path.parent)  # the name is safe from now on; what is in it, with each `sync`
         except BaseException:
             self._lock.release()
             raise

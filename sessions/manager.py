@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models.engine import Engine, Entry, Event, Failed, Finished, Loaded, Prepared, Role, Sampling, Stored
+from models.engine import Ahead, Engine, Entry, Event, Failed, Finished, Loaded, Prepared, Role, Sampling, Stored
 from models.errors import EngineError
 from models.fit import available_memory
 from models.switch import Choice
 from sessions import summary, titles
+from sessions.anticipation import prompt_ahead
 from sessions.attachments import typed
 from sessions.conversation import Attachment, Draft, Message, ReasoningPolicy, Session, model_ref
 from sessions.conversations import Conversations
@@ -329,6 +330,29 @@ class SessionManager(Conversations):
             return await self._engine.count(text)
         except EngineError:
             return None
+
+    async def anticipate(self, session_id: str | None, draft: str) -> AsyncGenerator[Ahead, None]:
+        """Let the engine read ahead what is being written, if nothing else is asked of it: the events of `anticipate`.
+
+        `session_id` None is a conversation without a message. Nothing is stored; whatever is asked next does not wait
+        for it. Raises `SessionNotFound`.
+        """
+        info = self._engine.info
+        if info is None or self._lock.locked() or self._n_waiting:
+            return
+        session = self._store.session(session_id) if session_id else None
+        messages = self._store.messages(session_id) if session_id else []
+        prompt = prompt_ahead(session, messages, draft, info)
+        if prompt is None:
+            return
+        events = self._engine.anticipate(prompt)
+        try:
+            async for ahead in events:
+                yield ahead
+        except EngineError:
+            pass  # whatever is asked next finds out the same, and tells
+        finally:
+            await close_events(events)
 
     async def stop(self) -> None:
         """End the running answer (what was said is kept) or the running `open`."""

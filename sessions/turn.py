@@ -73,26 +73,38 @@ async def answer(
     """Yield an engine's events.
 
     Adds `ttft_s` (from `asked_at` to the first text) to the final stats, and what of it was spent waiting for other
-    requests and loading the model. Whatever happens, the last word is `Finished` (and what follows it) or `Failed`. A
-    caller that goes away early cancels the engine.
+    requests, loading the model, and between the engine and here. Whatever happens, the last word is `Finished` (and
+    what follows it) or `Failed`. A caller that goes away early cancels the engine.
     """
     begun_at = monotonic()
     ttft_s: float | None = None
     model_load_s: float | None = None
+    transport_s: float | None = None
     is_over = False
     events = engine.generate(prompt, sampling)
     try:
         async for event in events:
-            if isinstance(event, Piece) and event.text and ttft_s is None:
-                ttft_s = monotonic() - asked_at
-            if isinstance(event, Loaded):
+            told: Event = event
+            if isinstance(event, Piece):  # first, for there is one a token
+                if ttft_s is None and event.text:
+                    now = monotonic()
+                    ttft_s = now - asked_at
+                    transport_s = None if event.told_at is None else max(0.0, now - event.told_at)
+            elif isinstance(event, Loaded):
                 model_load_s = monotonic() - begun_at
-            is_over = is_over or isinstance(event, Finished | Failed)
-            if isinstance(event, Finished):
-                stats = replace(event.stats, ttft_s=ttft_s, waited_s=waited_s, model_load_s=model_load_s)
-                yield replace(event, stats=stats)
-            else:
-                yield event
+            elif isinstance(event, Finished):
+                is_over = True
+                stats = replace(
+                    event.stats,
+                    ttft_s=ttft_s,
+                    waited_s=waited_s,
+                    model_load_s=model_load_s,
+                    transport_s=transport_s,
+                )
+                told = replace(event, stats=stats)
+            elif isinstance(event, Failed):
+                is_over = True
+            yield told
         if not is_over:
             is_over = True
             yield Failed("protocol", "The engine ended without an answer.")
@@ -124,7 +136,7 @@ async def ask(
             yield event
 
 
-async def close_events(events: AsyncIterator[Event]) -> None:
+async def close_events(events: AsyncIterator[object]) -> None:
     """End a generator early; an iterator that is no generator needs no end."""
     close = getattr(events, "aclose", None)
     if close is not None:

@@ -4,6 +4,7 @@ The only package that imports llama_cpp. Plain synchronous code for the engine p
 becomes an error of ours here.
 """
 
+from models.llama.branches import PREFIX, Branches, Part
 from models.llama.context import N_BATCH, Context, ContextSettings
 from models.llama.grammar import Grammar
 from models.llama.library import BUILD, can_offload, quiet_logs, rotates_kv
@@ -13,12 +14,15 @@ from models.llama.sampler import Sampler
 __all__ = [
     "BUILD",
     "N_BATCH",
+    "PREFIX",
+    "Branches",
     "Context",
     "ContextSettings",
     "Grammar",
     "KvType",
     "MemoryKind",
     "Model",
+    "Part",
     "Sampler",
     "can_offload",
     "quiet_logs",

@@ -7,15 +7,17 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from llama_cpp import llama_cpp as lib
-
 from models import kvrows
 from models.errors import EngineError, ModelError
 from models.llama.model import KvType, MemoryKind, Model
+from models.llama.native import lib
 from models.llama.sampler import Sampler
 
 N_BATCH = 512
-_ABORTED = 2
+N_GUESSED = 32
+"""Tokens that `Context.decode_guessed` takes at most."""
+ABORTED = 2
+"""What llama_decode answers when the abort callback ended it."""
 _WARM_UP_TOKENS = 24
 _PARTIAL = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 # Attention runs over every cell up to the highest used one, in steps of 256: fewer in front cost nothing.
@@ -25,12 +27,27 @@ _Q8_BLOCK = 32
 
 @dataclass(frozen=True, slots=True)
 class ContextSettings:
-    """How a context is made: tokens of context, flash attention, threads, type of K and V."""
+    """How a context is made: tokens of context, flash attention, threads, type of K and V.
+
+    `threads_batch` evaluate prompts (None: `threads`), `n_ubatch` tokens of them together. `n_branches` sequences can
+    branch from the resident prefix (`Branches`).
+    """
 
     n_ctx: int
     flash_attention: bool
     threads: int
     kv_type: KvType = "f16"
+    threads_batch: int | None = None
+    n_ubatch: int = N_BATCH
+    n_branches: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Anchor:
+    """The state of a memory that cannot rewind, as it was behind the first `end` tokens of what is resident."""
+
+    end: int
+    state: bytearray
 
 
 class Context:
@@ -43,8 +60,8 @@ class Context:
         """Allocate the cache; raises `ModelError` when there is not enough memory or the KV type cannot be had."""
         params = lib.llama_context_default_params()
         params.n_ctx = settings.n_ctx
-        params.n_batch = params.n_ubatch = N_BATCH
-        params.n_seq_max = 2
+        params.n_batch, params.n_ubatch = N_BATCH, settings.n_ubatch
+        params.n_seq_max = 2 + settings.n_branches
         params.kv_unified = True
         # Rows outside the window are kept, so that a segment cut later still carries its own window.
         params.swa_full = True
@@ -54,7 +71,7 @@ class Context:
         if settings.kv_type == "q8_0":
             _check_q8(model, settings)
             params.type_k = params.type_v = lib.GGML_TYPE_Q8_0
-        params.n_threads = params.n_threads_batch = settings.threads
+        params.n_threads, params.n_threads_batch = settings.threads, settings.threads_batch or settings.threads
         params.no_perf = True
         handle = lib.llama_init_from_model(model.handle, params)
         if not handle:
@@ -69,14 +86,18 @@ class Context:
         """Bytes of the part that does not grow, hybrid and recurrent; 0 before a whole `warm_up`, and for others."""
         self.cells_end = 0
         """Upper bound of the highest used cell's index + 1: what attention runs over."""
+        self.has_branches = False
+        """True while other sequences than the prefix and its scratch have tokens."""
         self._model = model
         self._kind = model.memory_kind
         self._handle = handle
         self._memory = lib.llama_get_memory(handle)
         self._needs_state = False
+        self._anchor: _Anchor | None = None
         self._empty_state = bytes(self._read(1, _PARTIAL)[kvrows.HEADER_BYTES :]) if self._kind == "hybrid" else b""
         self._cancelled = ctypes.create_string_buffer(2)
         self._one = (lib.llama_token * 1)()
+        self._guessed: lib.llama_batch | None = None
         # A small context takes smaller batches, and aborts the process on a larger one.
         self._n_batch = min(N_BATCH, int(lib.llama_n_batch(handle)))
         self._chunk = (lib.llama_token * N_BATCH)()
@@ -98,6 +119,8 @@ class Context:
 
     def close(self) -> None:
         """Free the cache."""
+        if self._guessed is not None:
+            lib.llama_batch_free(self._guessed)
         lib.llama_free(self._handle)
 
     @property
@@ -109,6 +132,26 @@ class Context:
     def n_ctx(self) -> int:
         """Tokens the cache can hold."""
         return int(lib.llama_n_ctx(self._handle))
+
+    @property
+    def handle(self) -> object:
+        """The native context, for this package."""
+        return self._handle
+
+    @property
+    def memory(self) -> object:
+        """The native memory, for this package."""
+        return self._memory
+
+    @property
+    def n_batch(self) -> int:
+        """Tokens that are evaluated at once at most."""
+        return self._n_batch
+
+    @property
+    def n_free(self) -> int:
+        """Tokens that can still be appended."""
+        return self.n_ctx - len(self.tokens)
 
     @property
     def kv_bytes(self) -> int:
@@ -141,11 +184,20 @@ class Context:
 
     # --- evaluation ---
 
-    def prefill(self, tokens: Sequence[int], progress: Callable[[int], None]) -> bool:
+    def prefill(
+        self, tokens: Sequence[int], progress: Callable[[int], None], *, finishes_batches: bool = False
+    ) -> bool:
         """Append tokens in batches of N_BATCH; `progress` receives the tokens done. False if cancelled on the way.
 
-        What was evaluated before a cancel stays resident, if the memory can be rewound to it. Raises `EngineError`.
+        What was evaluated before a cancel stays resident, if the memory can be rewound to it. With `finishes_batches`
+        a batch once begun is not broken off, so that nothing is lost in any memory. Raises `EngineError`.
         """
+        if finishes_batches:
+            self._may_abort(False)
+            try:
+                return self.prefill(tokens, progress)
+            finally:
+                self._may_abort(True)
         done = 0
         while done < len(tokens):
             if self.is_cancelled:
@@ -175,15 +227,51 @@ class Context:
         finally:
             self._may_abort(True)
 
-    def _decode(self, batch: ctypes.Array[ctypes.c_int32], n: int) -> bool:
+    def decode_guessed(self, token: int, guesses: Sequence[int]) -> bool:
+        """Append a token and guesses at what follows it, in one batch; `sample` takes the logits behind each.
+
+        What was guessed wrong must be taken back (`take_back`) before anything else is appended. False if cancelled,
+        and then nothing was added. Not for a memory that cannot rewind.
+        """
+        assert self._can_rewind, "a wrong guess cannot be taken back from a state"
+        assert len(guesses) < N_GUESSED, "more than one batch holds"
+        if self.is_cancelled:
+            return False
+        tokens = [token, *guesses]
+        if self._guessed is None:
+            self._guessed = lib.llama_batch_init(N_GUESSED, 0, 1)
+        batch = self._guessed
+        batch.n_tokens = len(tokens)
+        for i, one in enumerate(tokens):
+            batch.token[i], batch.pos[i], batch.logits[i] = one, len(self.tokens) + i, 1
+            batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
+        return self._decode(tokens, len(tokens), batch)
+
+    def take_back(self, n: int) -> None:
+        """Remove the newest `n` tokens, which were guessed wrong; the rows before them are as they were."""
+        if n == 0:
+            return
+        end = len(self.tokens) - n
+        is_in_front = self.cells_end == len(self.tokens)
+        # A window needs no look: its cells are only taken over once they are behind the tokens that stay.
+        if not lib.llama_memory_seq_rm(self._memory, 0, end, -1) or not self._spans(end):
+            self.clear()
+            raise EngineError("The engine could not take back what it had guessed.")
+        del self.tokens[end:]
+        if is_in_front:
+            self.cells_end = end
+
+    def _decode(self, batch: Sequence[int] | ctypes.Array[ctypes.c_int32], n: int, prepared: object = None) -> bool:
+        """Evaluate `n` tokens: an array of the library's own, or any with the batch that was made of them."""
         assert not self._needs_state, "rows of a hybrid model are unusable without their state"
         n_before, cells_before = len(self.tokens), self.cells_end
         self._allocated(n)
-        result = lib.llama_decode(self._handle, lib.llama_batch_get_one(batch, n))
+        result = lib.llama_decode(self._handle, prepared or lib.llama_batch_get_one(batch, n))
         if result == 0:
+            lib.llama_synchronize(self._handle)  # a GPU may still work, and what comes next would seem slow
             self.tokens.extend(batch[:n])
             return True
-        if result == _ABORTED:
+        if result == ABORTED:
             end = int(lib.llama_memory_seq_pos_max(self._memory, 0)) + 1
             self.tokens.extend(batch[: max(0, end - n_before)])
             del self.tokens[end:]
@@ -208,12 +296,15 @@ class Context:
             self.state_bytes = 0 if self._can_rewind else int(self._size(0, _PARTIAL))
         self.clear()
 
-    def sample(self, sampler: Sampler) -> int:
-        """Choose the next token from the logits of the last evaluated one. Raises `GrammarError`."""
+    def sample(self, sampler: Sampler, at: int = -1) -> int:
+        """Choose the next token from the logits behind the `at`th of what was evaluated last; -1: the last of it.
+
+        Raises `GrammarError`.
+        """
         if sampler.grammar is None:
-            return int(lib.llama_sampler_sample(sampler.handle, self._handle, -1))
+            return int(lib.llama_sampler_sample(sampler.handle, self._handle, at))
         logits = ctypes.cast(
-            lib.llama_get_logits_ith(self._handle, -1), ctypes.POINTER(ctypes.c_float * self._model.n_vocab)
+            lib.llama_get_logits_ith(self._handle, at), ctypes.POINTER(ctypes.c_float * self._model.n_vocab)
         ).contents
         return sampler.choose(memoryview(logits).cast("B").cast("f"))
 
@@ -226,11 +317,13 @@ class Context:
     # --- the resident prefix ---
 
     def keep(self, n: int) -> None:
-        """Cut the resident prefix to its first `n` tokens; a memory that cannot rewind to there is emptied instead.
+        """Cut the resident prefix to its first `n` tokens; a memory that cannot rewind goes back to its anchor instead.
 
-        `len(tokens)` afterwards tells.
+        Without one before there it is emptied. `len(tokens)` afterwards tells.
         """
         if n >= len(self.tokens) and not self._needs_state:
+            return
+        if self._anchor is not None and self._anchor.end <= n and self._go_back(self._anchor):
             return
         is_in_front = self.cells_end == len(self.tokens)
         removed = n > 0 and self._can_rewind and lib.llama_memory_seq_rm(self._memory, 0, n, -1)
@@ -241,12 +334,57 @@ class Context:
         if is_in_front:
             self.cells_end = n
 
+    @property
+    def anchor_end(self) -> int | None:
+        """Where `keep` can go back to in a memory that cannot rewind; None if nowhere."""
+        return self._anchor.end if self._anchor else None
+
+    def anchor(self) -> None:
+        """Let `keep` go back to where the prefix ends now, until the cache is emptied.
+
+        That takes `state_bytes` of memory. Nothing is done where a memory rewinds anyway. Raises `EngineError`.
+        """
+        if self.tokens and not self._can_rewind:
+            self._anchor = _Anchor(len(self.tokens), self.export_state())
+
+    def _go_back(self, anchor: _Anchor) -> bool:
+        """Cut the prefix to where an anchor was taken; False if that is not possible, and then it may be empty."""
+        tokens, is_in_front = self.tokens[: anchor.end], self.cells_end == len(self.tokens)
+        if self._kind == "recurrent":
+            self.clear()
+            is_back = self.import_state(memoryview(anchor.state), tokens)
+        else:
+            # The state first: rows behind it can be cut as soon as it is no later than they are.
+            is_back = (
+                self._write(anchor.state, 0, _PARTIAL)
+                and bool(lib.llama_memory_seq_rm(self._memory, 0, anchor.end, -1))
+                and self._holds(anchor.end)
+            )
+            if is_back:
+                del self.tokens[anchor.end :]
+                self._needs_state = False
+                self.cells_end = anchor.end if is_in_front else self.cells_end
+        self._anchor = anchor if is_back else None
+        return is_back
+
     def clear(self) -> None:
-        """Empty the cache, scratch included."""
-        lib.llama_memory_clear(self._memory, True)
+        """Empty the cache, scratch included; of branches nothing is touched."""
+        if self.has_branches:
+            for sequence in (0, 1):
+                lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+        else:
+            lib.llama_memory_clear(self._memory, True)
         self.tokens.clear()
         self._needs_state = False
+        self._anchor = None
         self.cells_end = 0
+
+    def replace_prefix(self, tokens: Sequence[int]) -> None:
+        """Take note that sequence 0 holds other tokens now."""
+        self.tokens[:] = tokens
+        self._anchor = None
+        self.cells_end = self.n_ctx  # wherever its cells lie
+        assert self._spans(len(tokens)), "the prefix is what it is said to be"
 
     def _spans(self, n: int) -> bool:
         """True if sequence 0 ends at `n`; without windows and states also that it begins at 0."""
@@ -280,7 +418,8 @@ class Context:
 
         A long prefix must be pushed back further: moving it costs more, and the same cells slow it down less.
         """
-        return self.cells_end > len(self.tokens) + max(_PUSHED_BACK_CELLS, len(self.tokens) // 4)
+        n_behind = max(_PUSHED_BACK_CELLS, len(self.tokens) // 4)
+        return not self.has_branches and self.cells_end > len(self.tokens) + n_behind
 
     def compact(self) -> bool:
         """Move the prefix to the front of the cache by save, clear and restore; the logits behind it stay the same.

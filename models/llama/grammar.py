@@ -12,11 +12,10 @@ from array import array
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from llama_cpp import llama_cpp as lib
-
 from models.errors import GrammarError
 from models.grammar import check_grammar
 from models.llama.model import Model
+from models.llama.native import lib
 
 _NEVER = -math.inf
 _COMPLAINT = re.compile(r"error parsing grammar: (.{1,120})")

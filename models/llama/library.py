@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from importlib.metadata import version
 
-import llama_cpp
-from llama_cpp import llama_cpp as lib
+from models.llama.native import lib
 
-BUILD = f"llama-cpp-python {llama_cpp.__version__}"
+BUILD = f"llama-cpp-python {version('llama-cpp-python')}"
 
 
 def can_offload() -> bool:

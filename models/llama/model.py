@@ -8,10 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from llama_cpp import llama_cpp as lib
-
 from models.engine import Sampling
 from models.errors import EngineError, ModelError
+from models.llama.native import lib
 from models.stats import KvShape
 
 MemoryKind = Literal["dense", "sliding window", "hybrid", "recurrent"]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llama_cpp import llama_cpp as lib
-
 from models.engine import Sampling
 from models.llama.grammar import Grammar
 from models.llama.model import Model
+from models.llama.native import lib
 
 _PENALTY_WINDOW = 64
 

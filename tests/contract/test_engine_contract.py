@@ -34,7 +34,7 @@ LONG = Sampling(temperature=0)
 MakeEngine = Callable[[], Engine]
 
 
-@pytest.fixture(scope="module", params=["fake", "process"])
+@pytest.fixture(scope="module", params=["fake", "process", "together"])
 def make(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> MakeEngine:
     """Makes engines of one kind over one disk."""
     root = tmp_path_factory.mktemp(request.param)
@@ -43,7 +43,13 @@ def make(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         return lambda: FakeEngine(lambda text: f"You said {text}. " * 20, n_ctx=N_CTX, disk=FakeDisk(root / "kv"))
     model = starter()
     return lambda: EngineProcess(
-        model, cache_dir=root / "cache", data_dir=root / "data", n_ctx=N_CTX, threads=1, flash_attention="off"
+        model,
+        cache_dir=root / "cache",
+        data_dir=root / "data",
+        n_ctx=N_CTX,
+        threads=1,
+        flash_attention="off",
+        n_parallel=3 if request.param == "together" else 1,
     )
 
 
@@ -149,7 +155,9 @@ async def test_the_time_to_the_first_text_has_parts(engine: Engine) -> None:
     finished = None
     async for event in engine.generate(ask("parts"), GREEDY):
         if isinstance(event, Piece) and event.text and ttft_s is None:
-            ttft_s = time.monotonic() - begun
+            now = time.monotonic()
+            ttft_s = now - begun
+            assert event.told_at is None or begun <= event.told_at <= now, "the clocks of two processes differ"
         finished = event if isinstance(event, Finished) else finished
     assert finished
     stats = replace(finished.stats, ttft_s=ttft_s)
@@ -322,3 +330,18 @@ async def test_requests_do_not_mix(engine: Engine) -> None:
         assert kinds(events)[-3:] == [Piece, Finished, Stored]
         text = "".join(event.text for event in events if isinstance(event, Piece))
         assert text == one(Finished, events).text
+
+
+async def test_a_draft_that_was_read_ahead_is_resident(engine: Engine) -> None:
+    """The turn that is sent counts it so, evaluates the rest, and misses nothing."""
+    await drain(engine.load())
+    words = " ".join(f"word {n}" for n in range(60))
+    first = Prompt((Entry("user", "What is read ahead?"),))
+    draft = after(first, await drain(engine.generate(first, GREEDY)), words)
+    told = [ahead async for ahead in engine.anticipate(draft)]
+    assert told[-1].is_whole
+    assert told[-1].n_ready > 60
+    prepared = one(Prepared, await drain(engine.generate(draft, GREEDY)))
+    assert prepared.resident >= told[-1].n_ready
+    assert prepared.prefilled < 20
+    assert (prepared.restored, prepared.miss_reason) == (0, None)

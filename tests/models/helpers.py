@@ -77,9 +77,15 @@ def starter() -> Path:
 
 
 def local_settings(root: Path, *, n_ctx: int = N_CTX) -> LocalSettings:
-    """One thread, flash attention off: nothing is measured, and every run computes the same bits."""
+    """One thread, flash attention off, nothing guessed: nothing is measured, every run computes the same bits."""
     return LocalSettings(
-        starter(), cache_dir=root / "cache", data_dir=root / "data", n_ctx=n_ctx, threads=1, flash_attention="off"
+        starter(),
+        cache_dir=root / "cache",
+        data_dir=root / "data",
+        n_ctx=n_ctx,
+        threads=1,
+        flash_attention="off",
+        speculation="off",
     )
 
 

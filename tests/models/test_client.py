@@ -296,6 +296,7 @@ def test_settings_cross_the_pipe_unchanged(tmp_path: Path, monkeypatch: pytest.M
         kv=KvSettings(enabled=False, budget_bytes=2**62, free_floor_bytes=0),
         kv_type="q8_0",
         loras=((tmp_path / "a.gguf", 0.1), (tmp_path / "b.gguf", -1.0)),
+        speculation="off",
     )
     names = [field.name for field in fields(LocalSettings)][1:]
     client = EngineProcess(given.model_path, **{name: getattr(given, name) for name in names})

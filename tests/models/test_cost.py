@@ -105,6 +105,29 @@ def test_one_busy_moment_does_not_decide() -> None:
     assert busy.prefill_s_per_token == pytest.approx(0.001, rel=0.02)
 
 
+def test_nothing_is_expected_before_anything_was_measured() -> None:
+    """The first guesses decide, but nobody is told them as a time."""
+    assert Rates().expected_prefill_s(4_000) is None
+    assert Rates().expected_restore_s(n_bytes=1 << 20, n_files=1) is None
+
+
+def test_a_long_prefill_is_expected_by_long_ones() -> None:
+    """Short messages cost more for each token: they say little about a long one, and it little about them."""
+    rates = Rates().after_prefill(1_000, 2.0)
+    for _ in range(20):
+        rates = rates.after_prefill(20, 0.2)
+    assert rates.expected_prefill_s(2_000) == pytest.approx(4.0)
+    assert rates.expected_prefill_s(20) == pytest.approx(0.2, rel=0.05)
+    assert Rates().after_prefill(20, 0.2).expected_prefill_s(2_000) is not None
+
+
+def test_what_is_left_of_a_restore_is_expected_by_its_bytes_and_files() -> None:
+    """As the decision between disk and prefill estimates it, from the first measured restore on."""
+    rates = Rates().after_restore(100 << 20, 4, 0.5)
+    expected = rates.estimate(n_tokens=0, n_bytes=1 << 20, n_files=3).restore_s
+    assert rates.expected_restore_s(n_bytes=1 << 20, n_files=3) == expected
+
+
 @given(RATES, COUNTS, SECONDS)
 def test_a_measurement_moves_a_rate_towards_itself(rates: Rates, n_tokens: int, seconds: float) -> None:
     """The new rate lies between the old one and what was measured; the others stay."""

@@ -19,6 +19,7 @@ from models.kvformat import (
     PARTS,
     Head,
     Part,
+    ReadTimes,
     SegmentDamaged,
     SegmentForeign,
     SegmentId,
@@ -120,6 +121,17 @@ def test_the_payload_is_a_view_of_the_memory_it_was_verified_in(path: Path) -> N
     payload = read_segment(path, SEGMENT, "rows", KEY, allocate)
     assert [len(view) for view in given] == [4 * 3 + len(PAYLOAD)]
     assert payload.obj is given[0].obj
+
+
+def test_reading_and_verifying_are_timed_apart(path: Path) -> None:
+    """Both are counted for what was read to its end, in addition to what was counted before, else neither."""
+    times = ReadTimes(read_s=1.0, verify_s=2.0)
+    read_segment(path, SEGMENT, "rows", KEY, room, times)
+    assert (times.read_s > 1.0, times.verify_s > 2.0) == (True, True)
+    untouched = ReadTimes()
+    with pytest.raises(SegmentForeign):
+        read_segment(path, SEGMENT, "rows", OTHER_KEY, room, untouched)
+    assert untouched == ReadTimes()
 
 
 def test_the_file_is_private_and_nothing_else_is_left(path: Path) -> None:

@@ -9,7 +9,7 @@ from models.kvfolder import KvFolder
 from models.kvformat import PARTS
 from models.kvindex import KvIndex
 from models.kvsettings import KvSettings
-from models.kvstatus import KvStatus, Tips, in_words, status
+from models.kvstatus import KvStatus, Tips, in_words, status, stored_by_flash_attention
 from models.kvstore import KvStore
 from models.sqlite import sqlite3
 from tests.models.helpers import FINGERPRINT, changed, damage
@@ -197,3 +197,25 @@ def test_notes_are_json(root: Path, store: KvStore) -> None:
     store.remember("self_test", {"passed": True})
     assert json.loads((KvFolder(root).generation_dir(store.digest) / "notes.json").read_text())["self_test"]["passed"]
     assert look(root).models[0].self_test is True
+
+
+def test_stored_tokens_are_known_by_flash_attention_mode(root: Path) -> None:
+    """Of one model, one type of KV and one build: what a change of the mode would leave unused."""
+    assert stored_by_flash_attention(root, FINGERPRINT.weights, "f16", BUILD) == {}
+    for fingerprint, parts in (
+        (FINGERPRINT, [(1, 2, 3), (4, 5)]),
+        (changed(rope_base=20_000.0), [(1,)]),
+        (changed(flash_attention=True), [(7,)]),
+        (changed(weights="cd" * 32), [(8, 9)]),
+        (changed(type_k="q8_0"), [(8, 9)]),
+        (changed(llama_build="another build"), [(8, 9)]),
+    ):
+        with closing(open_store(root, fingerprint)) as opened:
+            put(opened, *parts, n_bytes=100)
+    found = stored_by_flash_attention(root, FINGERPRINT.weights, "f16", BUILD)
+    assert {flash: kv.n_tokens for flash, kv in found.items()} == {False: 6, True: 1}
+    on_disk = {model.fingerprint: model.n_bytes for model in look(root).models}
+    off = (FINGERPRINT, changed(rope_base=20_000.0))
+    assert found[False].n_bytes == sum(on_disk[one.digest().hex()] for one in off)
+    (root / "index.db").write_bytes(b"damaged")
+    assert stored_by_flash_attention(root, FINGERPRINT.weights, "f16", BUILD) == {}

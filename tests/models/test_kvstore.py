@@ -17,7 +17,7 @@ from models import kvcare, misses
 from models.engine import MemoryKind
 from models.kvbudget import KvFull
 from models.kvfolder import KvFolder
-from models.kvformat import PARTS, Part, SegmentDamaged, SegmentId, key_id
+from models.kvformat import PARTS, Part, ReadTimes, SegmentDamaged, SegmentId, key_id
 from models.kvindex import Loss
 from models.kvsettings import KvSettings
 from models.kvstore import KvStore, KvUnusable, load_mac_key, plan_segments, today
@@ -621,6 +621,17 @@ def test_payloads_come_in_order(open_store: Open, monkeypatch: pytest.MonkeyPatc
     wanted = [(segment, part) for segment in put(store, *pieces_of(12), parts=PARTS) for part in PARTS]
     assert [bytes(payload) for payload in store.read_each(wanted)] == [payload_of(*one) for one in wanted]
     assert list(store.read_each([])) == []
+
+
+def test_what_the_readers_took_is_counted_payload_by_payload(open_store: Open) -> None:
+    """With each payload that is given, not before: what is read ahead in vain counts for nothing."""
+    store = open_store()
+    times, seen = ReadTimes(), [0.0]
+    wanted: list[tuple[SegmentId, Part]] = [(segment, "rows") for segment in put(store, *pieces_of(6))]
+    for _payload in store.read_each(wanted, times):
+        seen.append(times.read_s + times.verify_s)
+    assert seen == sorted(set(seen))
+    assert len(seen) == 1 + len(wanted)
 
 
 def test_buffers_that_were_warmed_up_are_used_again(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:

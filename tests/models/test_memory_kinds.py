@@ -268,6 +268,61 @@ def test_keep_rewinds_where_it_can(case: Case) -> None:
     assert_same(case, logits(context), logits(reference))
 
 
+@pytest.mark.parametrize("n", [120, 140])
+def test_keep_goes_back_to_an_anchor(case: Case, n: int) -> None:
+    """What cannot rewind is what it was where the anchor was set, and goes on as if nothing had come behind it."""
+    context = case.make()
+    prefill(context, case.tokens[:120])
+    context.anchor()
+    assert context.anchor_end == (120 if case.has_state else None)
+    for _ in range(2):
+        prefill(context, case.tokens[120:170])
+        assert context.decode(PROBE)
+        context.keep(n)
+        assert context.tokens == case.tokens[: 120 if case.has_state else n]
+        assert context.cells_end in (0, len(context.tokens))
+    fresh = case.make()
+    prefill(fresh, case.tokens[:120])
+    prefill(fresh, case.tokens[120 : len(context.tokens)])
+    for each in (context, fresh):
+        prefill(each, case.tokens[200:260])
+    assert_same(case, logits(context), logits(fresh))
+
+
+def test_an_anchor_goes_with_what_it_stands_on(case: Case) -> None:
+    """Cut before it, or emptied, the context has none any more; a later one takes its place."""
+    context = case.make()
+    context.anchor()
+    assert context.anchor_end is None
+    prefill(context, case.tokens[:120])
+    context.anchor()
+    prefill(context, case.tokens[120:150])
+    context.anchor()
+    assert context.anchor_end == (150 if case.has_state else None)
+    context.keep(100)
+    assert context.tokens == ([] if case.has_state else case.tokens[:100])
+    assert context.anchor_end is None
+
+
+def test_a_batch_can_be_finished_in_spite_of_a_cancel(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it is lost then, in any kind of memory, and the batch behind it is not begun."""
+    context = case.make()
+    prefill(context, case.tokens[:50])
+    decode = lib.llama_decode
+
+    def cancelled(handle: object, batch: object) -> int:
+        context.cancel()
+        return int(decode(handle, batch))
+
+    monkeypatch.setattr("models.llama.context.lib.llama_decode", cancelled)
+    assert context.prefill(case.tokens[50:120], lambda _done: None, finishes_batches=True)
+    assert not context.prefill(case.tokens[120:150], lambda _done: None, finishes_batches=True)
+    monkeypatch.undo()
+    assert context.tokens == case.tokens[:120]
+    context.clear_cancel()
+    assert context.decode(PROBE)
+
+
 def test_keep_notices_a_window_that_is_gone(sliding: Case) -> None:
     """A cut inside a long restored segment empties the cache, though the library says that all is well."""
     _, saved = live(sliding)

@@ -56,7 +56,7 @@ class Teller:
 
     def text_of(self, ids: Sequence[int]) -> str:
         """The text of tokens in an answer."""
-        return b"".join(map(self.engine._text_of, ids)).decode()
+        return b"".join(map(self.engine._questions._text_of, ids)).decode()
 
     def says(self, prompt: Prompt, answer: str | Sequence[int], sampling: Sampling | None = None) -> list[Event]:
         """The events of an answer that is sampled as given, and then ends."""
@@ -69,7 +69,7 @@ class Teller:
             writer.drain()
         return events
 
-    def sample(self, _sampler: object) -> int:
+    def sample(self, _sampler: object, _at: int = -1) -> int:
         """The next token of the script."""
         self.logits.append(self.engine._context.logits())
         return self.script.pop(0)
@@ -101,6 +101,7 @@ def open_teller(
         flash_attention="off",
         chat_format=chat_format,
         kv=kv,
+        speculation="off",
     )
     made: list[Teller] = []
     engine = LocalEngine(settings, lambda _event: None, next_prompt=lambda: made[0].waiting if made else None)

@@ -853,3 +853,72 @@ def test_whatever_happens_the_context_is_right(
                 assert tip is None or store._index.get(bytes.fromhex(tip)) is not None
     finally:
         program.residency.close()
+
+
+# --- where the time goes ---
+
+
+def test_a_restore_tells_what_it_was_made_of(start: Start) -> None:
+    """Reading, verifying and loading each took something; where nothing was restored, nothing."""
+    cold = start().turn(SYSTEM + ONE)
+    assert (cold.restore_read_s, cold.restore_verify_s, cold.restore_copy_s) == (0.0, 0.0, 0.0)
+    program = start()
+    restored = program.ensure(SYSTEM + ONE)
+    assert min(restored.restore_read_s, restored.restore_verify_s, restored.restore_copy_s) > 0
+    again = program.ensure(SYSTEM + ONE)
+    assert (again.restore_read_s, again.restore_verify_s, again.restore_copy_s) == (0.0, 0.0, 0.0)
+
+
+def expected(program: Program, tokens: Sequence[int]) -> dict[tuple[str, int], float | None]:
+    """What is expected to be left at each report of a phase."""
+    told: dict[tuple[str, int], float | None] = {}
+
+    def report(phase: str, done: int, _total: int) -> None:
+        told[phase, done] = program.residency.left_s
+
+    program.residency.ensure(Request(list(tokens), len(tokens), 0), report)
+    return told
+
+
+def test_how_long_it_will_take_is_told_before_it_begins(start: Start) -> None:
+    """By the rates that were remembered, at the first report; at the last one nothing is left."""
+    told = expected(start(), SYSTEM + ONE)  # which remembers a second for each token
+    assert told["prefill", 0] == 60.0
+    assert told["prefill", 60] == 0.0
+
+
+def test_a_running_prefill_corrects_what_was_expected(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a half of the tokens in ten seconds, ten are left, whatever was remembered."""
+    program = start(kind="hybrid")  # stops behind the first message
+    now = [0.0]
+
+    class Clock:
+        """Ten seconds for each batch."""
+
+        @staticmethod
+        def monotonic() -> float:
+            return now[0]
+
+    monkeypatch.setattr("models.residency.time", Clock)
+    evaluate = program.context.prefill
+
+    def slow(tokens: Sequence[int], progress: Callable[[int], None]) -> bool:
+        now[0] += 10.0
+        return evaluate(tokens, progress)
+
+    monkeypatch.setattr(program.context, "prefill", slow)
+    told: list[float | None] = []
+
+    def report(phase: str, done: int, _total: int) -> None:
+        if phase == "prefill" and done:
+            told.append(program.residency.left_s)
+
+    program.residency.ensure(Request(SYSTEM + ONE, 60, 0, [30, 60]), report)
+    assert told == [10.0, 0.0]
+
+
+def test_nobody_is_told_a_time_that_nothing_was_measured_for(start: Start) -> None:
+    """Without remembered rates the first prefill is not estimated; the second one is."""
+    program = start(keeps_kv=False)
+    assert expected(program, SYSTEM + ONE)["prefill", 0] is None
+    assert expected(program, TWO)["prefill", 0] is not None

@@ -124,6 +124,13 @@ def test_the_parts_of_the_ttft_add_up(parts: tuple[float, ...], known: tuple[boo
     assert stats.queue_s + restore + prefill + first == pytest.approx(stats.ttft_s)
 
 
+def test_the_way_to_who_asked_is_no_part_of_the_queue() -> None:
+    """Where it is known, it is a part of its own; else nobody can tell it from waiting."""
+    stats = TurnStats(ttft_s=1.0, restore_s=0.1, prefill_s=0.2, first_decode_s=0.1)
+    assert stats.queue_s == pytest.approx(0.6)
+    assert replace(stats, transport_s=0.25).queue_s == pytest.approx(0.35)
+
+
 def test_a_part_is_never_negative() -> None:
     """Two processes have two clocks: what was measured inside may be a little more than the whole."""
     assert TurnStats(ttft_s=1.0, restore_s=0.0, prefill_s=1.0, first_decode_s=0.001).queue_s == 0.0

@@ -34,6 +34,7 @@ def load(folder: Path, kind: str, name: str, tokenizer: Tokenizer) -> LocalEngin
         n_ctx=8192,
         threads=1,
         flash_attention="off",
+        speculation="off",
     )
     return LocalEngine(settings, lambda _event: None)
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
-from models.engine import Event, Loaded, ModelInfo, Prompt, Sampling
+from models.engine import Ahead, Event, Loaded, ModelInfo, Prompt, Sampling
 from models.fake import FakeDisk, FakeEngine
 
 
@@ -56,6 +56,10 @@ class SeveralAtOnce:
     async def cancel(self) -> None:
         """Never asked for."""
         raise AssertionError("it would end another request")
+
+    def anticipate(self, prompt: Prompt) -> AsyncIterator[Ahead]:
+        """By the first."""
+        return self.engines[0].anticipate(prompt)
 
     async def count(self, text: str) -> int:
         """Tokens of a text."""

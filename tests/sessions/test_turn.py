@@ -1,8 +1,10 @@
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 
 import pytest
 
-from models.engine import Finished, Piece, Prepared, Sampling, Stored
+from models.engine import Event, Finished, Piece, Prepared, Prompt, Sampling, Stored
 from models.fake import FakeDisk, FakeEngine
 from sessions.errors import BadRequest
 from sessions.turn import ask, checked
@@ -20,6 +22,27 @@ async def test_asking_without_a_conversation_stores_nothing() -> None:
     assert (finished.stats.waited_s, finished.stats.model_load_s) == (0.0, 0.25)
     assert [entry.role for entry in engine.prompts[0].entries] == ["system", "user"]
     assert (len(disk), isinstance(events[-1], Stored)) == (0, True)
+
+
+class Telling(FakeEngine):
+    """An engine of this machine: its first text says when it was told, by a clock both share."""
+
+    told_at: float | None = None
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Event, None]:
+        """The events of the fake, with that time."""
+        async for event in super().generate(prompt, sampling):
+            yield replace(event, told_at=self.told_at) if isinstance(event, Piece) else event
+
+
+@pytest.mark.parametrize(("told_at", "transport_s"), [(9.0, 1.0), (11.0, 0.0), (None, None)])
+async def test_the_way_from_the_engine_is_measured(told_at: float | None, transport_s: float | None) -> None:
+    """From when the first text was told to when it came; never less than nothing, and unknown without a clock."""
+    engine = Telling(str.upper)
+    engine.told_at = told_at
+    events = await drain(ask(engine, "hi", Sampling(), monotonic=Clock(now=10.0)))
+    (finished,) = [event for event in events if isinstance(event, Finished)]
+    assert finished.stats.transport_s == transport_s
 
 
 async def test_leaving_early_frees_the_engine() -> None:
