@@ -13,6 +13,7 @@ from chatapp.config import Settings, hub, model_folders
 from chatapp.console import Narrator, print_json, print_text
 from chatapp.engines import model_path
 from chatapp.listing import table
+from chatapp.models_tune import fastest_words, known_tuning, prompt_share, tuned_object, tuning_lines, types_object
 from chatapp.safe import clean_line
 from models.catalog import Model, describe, describe_one, entries, find
 from models.errors import ModelError
@@ -21,6 +22,7 @@ from models.kvbudget import size
 from models.modelfacts import MODEL, FactsCache
 from models.modelfiles import Entry, entry_at, own_entries
 from models.ownmodels import Default, add, read_default, remove, usable, write_default
+from models.typerates import remembered_types
 from sessions.files import make_private_folder
 
 _NAME_CELLS = 44
@@ -54,9 +56,11 @@ def show_info(settings: Settings, wanted: str | None, *, as_json: bool) -> None:
     cache.save()
     default, available = read_default(_own(settings)), available_memory()
     if as_json:
-        print_json(model_object(settings, model, default, available))
+        print_json({**model_object(settings, model, default, available), **speed_object(settings, model)})
     else:
         lines = _lines(settings, model, default, available)
+        if model.facts and model.facts.kind == MODEL:
+            lines += tuning_lines(settings, model)
         width = max(len(name) for name, _ in lines)
         for name, value in lines:
             print_text(f"{name:<{width}}  {clean_line(value, 400)}\n")
@@ -90,7 +94,13 @@ def pull_model(settings: Settings, wanted: str, *, as_json: bool) -> None:
         )
     finally:
         narrator.clear()
-    _print_added(settings, entry, FactsCache(settings.cache_dir), as_json=as_json)
+    cache = FactsCache(settings.cache_dir)
+    _print_added(settings, entry, cache, as_json=as_json)
+    types, model = remembered_types(settings.cache_dir), describe_one(entry, cache)
+    if not as_json and types and model.facts:
+        Narrator().hint(fastest_words(types, model.facts.quantization) + ".")
+    elif not as_json:
+        Narrator().hint("`chatapp models tune` measures which quantization is fastest here.")
 
 
 def remove_model(settings: Settings, wanted: str, *, yes: bool, as_json: bool) -> None:
@@ -175,6 +185,13 @@ def model_object(settings: Settings, model: Model, default: Default | None, avai
     }
 
 
+def speed_object(settings: Settings, model: Model) -> dict[str, Any]:
+    """Return what `models info --json` prints beside that: what was measured here, null where nothing was."""
+    tuned, types = known_tuning(settings, model.entry.path), remembered_types(settings.cache_dir)
+    share = prompt_share(tuned, types, model) if tuned else None
+    return {"tuning": tuned_object(tuned, share) if tuned else None, "types": types_object(types)}
+
+
 # --- for people ---
 
 
@@ -243,6 +260,14 @@ def _short(n: int) -> str:
 
 
 # --- inside ---
+
+
+def wanted_model(settings: Settings, wanted: str | None) -> Model:
+    """Return the model of a name or a path; None: the one that would be used. Raises `ModelError` if it cannot be."""
+    cache = FactsCache(settings.cache_dir)
+    model = usable(_entry(settings, wanted), cache)
+    cache.save()
+    return model
 
 
 def _own(settings: Settings) -> Path:

@@ -16,7 +16,7 @@ from pathlib import Path
 from models.cachefile import write_atomically
 from models.fit import available_memory
 from models.gguf_header import Header, Value
-from models.tuner import machine
+from models.tuning import machine
 
 _BUFFER_BYTES = 256 << 20
 """Larger than the caches of most processors, so that it is the memory that is read."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
@@ -101,21 +102,23 @@ def weights_hash(path: Path, cache_dir: Path, progress: Callable[[int, int], Non
     return blake3("".join(hashes).encode()).hexdigest()
 
 
+def known_weights_hash(path: Path, cache_dir: Path) -> str | None:
+    """What `weights_hash` gives, if that needs no file to be read; else None."""
+    hashes = [_known_hash(part, cache_dir) for part in model_files(path)]
+    known = [one for one in hashes if one is not None]
+    if not known or len(known) < len(hashes):
+        return None
+    return known[0] if _SPLIT.search(path.name) is None else blake3("".join(known).encode()).hexdigest()
+
+
 def _file_hash(path: Path, cache_dir: Path, progress: Callable[[int, int], None]) -> str:
     """BLAKE3 of a file, hex; computed once and remembered by path, size, times and inode.
 
     `progress` receives (bytes done, bytes total). A file changed in place gets a new time or inode and is hashed anew.
     """
+    if known := _known_hash(path, cache_dir):
+        return known
     stat = path.stat()
-    # The change time cannot be set back by who edits a file in place and restores its modification time.
-    identity = f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}\0{stat.st_ino}\0{stat.st_ctime_ns}"
-    note = cache_dir / "weights" / (hashlib.sha256(identity.encode()).hexdigest() + ".txt")
-    try:
-        known = note.read_text()
-        if len(bytes.fromhex(known)) == 32:
-            return known
-    except (OSError, ValueError):
-        pass
     hasher = blake3()
     done = 0
     with path.open("rb") as file:
@@ -124,5 +127,19 @@ def _file_hash(path: Path, cache_dir: Path, progress: Callable[[int, int], None]
             done += len(chunk)
             progress(done, stat.st_size)
     digest = hasher.hexdigest()
-    write_atomically(note, digest.encode())
+    write_atomically(_hash_note(path, stat, cache_dir), digest.encode())
     return digest
+
+
+def _known_hash(path: Path, cache_dir: Path) -> str | None:
+    try:
+        known = _hash_note(path, path.stat(), cache_dir).read_text()
+        return known if len(bytes.fromhex(known)) == 32 else None
+    except (OSError, ValueError):
+        return None
+
+
+def _hash_note(path: Path, stat: os.stat_result, cache_dir: Path) -> Path:
+    # The change time cannot be set back by who edits a file in place and restores its modification time.
+    identity = f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}\0{stat.st_ino}\0{stat.st_ctime_ns}"
+    return cache_dir / "weights" / (hashlib.sha256(identity.encode()).hexdigest() + ".txt")

@@ -56,6 +56,14 @@ class SessionStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredKv:
+    """Distinct tokens on disk and the bytes they take."""
+
+    n_tokens: int = 0
+    n_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class KvStatus:
     """Bytes and counts of all stored KV, its limits, and what was written; `daily_limit_bytes` None: no limit."""
 
@@ -92,6 +100,33 @@ def status(
             models=_models(folder, rows, build),
             sessions=_sessions(rows, tips or {}),
         )
+
+
+def stored_by_flash_attention(root: Path, weights: str, kv_type: str, build: str) -> dict[bool, StoredKv]:
+    """What is stored of one model under each flash attention mode, in this KV type and by this build of llama.cpp.
+
+    `weights` is the content hash of the model's files. Empty where nothing is, or nothing can be read.
+    """
+    folder, found = KvFolder(root), dict[bool, StoredKv]()
+    try:
+        with closing(KvIndex(folder.index_path, read_only=True)) as index:
+            rows = [row for row in index.outlines() if row.bytes]
+    except OSError:
+        return {}
+    for fingerprint in folder.generations():
+        fields = _table(folder.about(fingerprint).get("fields"))
+        flash = fields.get("flash_attention")
+        wanted = (weights, kv_type, build)
+        if (fields.get("weights"), fields.get("type_k"), fields.get("llama_build")) != wanted:
+            continue
+        if not isinstance(flash, bool):
+            continue
+        own = [row for row in rows if row.fingerprint == fingerprint]
+        before = found.get(flash, StoredKv())
+        found[flash] = StoredKv(
+            before.n_tokens + sum(row.n_tokens for row in own), before.n_bytes + sum(row.bytes for row in own)
+        )
+    return found
 
 
 def _models(folder: KvFolder, rows: Iterable[Outline], build: str) -> tuple[ModelStatus, ...]:

@@ -13,6 +13,7 @@ from chatapp.config import Settings, hub, load_settings, model_folders
 from chatapp.engines import model_path, with_model_path
 from models.errors import ModelError
 from models.modelfacts import FactsCache
+from models.typerates import TypeRate, TypeRates, remember_types
 from tests.models import tiny_models
 from tests.models.ggufs import gguf, llama, tensor
 from tests.models.hub_server import Hub, running
@@ -140,7 +141,7 @@ def test_the_json_has_the_documented_keys(models: Shell) -> None:
     assert good["fit"]["kv_bytes"] == 8192 * good["kv_bytes_per_token"]
     assert bad["problem"] == "bad.gguf is not a GGUF model file."
     assert (bad["fit"], bad["architecture"]) == (None, None)
-    assert models.json("info", "tiny-dense") == good
+    assert models.json("info", "tiny-dense") == good | {"tuning": None, "types": None}
 
 
 def test_the_list_has_a_row_for_each_model(models: Shell) -> None:
@@ -440,7 +441,9 @@ def test_a_model_is_pulled(models: Shell, monkeypatch: pytest.MonkeyPatch) -> No
     with running(Hub("me/Tiny", {"Tiny-Q8_0.gguf": data, "Tiny-Q4_0.gguf": data})) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.endpoint + "/")
         assert models.json("pull", "me/Tiny:q8_0")["path"] == str(models.own / "Tiny-Q8_0.gguf")
+        remember_types(models.cache_dir, TypeRates({"Q4_0": TypeRate(9, 9), "Q4_K_M": TypeRate(3, 3)}, 1e9))
         models("pull", "me/Tiny:Q4_0", typed="")
+        assert "Q4_0 is the fastest here for chat" in models.stderr
         assert "checking Tiny-Q4_0.gguf" in models.stderr
         models("pull", "me/Other", code=1)
         assert models.stderr == "Error: There is no me/Other on this hub, or not this file of it.\n"

@@ -88,7 +88,7 @@ def test_a_machine_is_measured_once_for_each_number_of_threads(tmp_path: Path, m
 def test_another_machine_is_measured(tmp_path: Path, measured: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache folder that moved to another processor is not believed."""
     read_speed(2, tmp_path)
-    monkeypatch.setattr("models.tuner._cpu_name", lambda: "another processor")
+    monkeypatch.setattr("models.tuning._cpu_name", lambda: "another processor")
     read_speed(2, tmp_path)
     assert measured == [2, 2]
 

@@ -70,6 +70,27 @@ async def test_cached_tokens_are_resident_at_the_server(told: dict[str, object])
     assert (stats.resident_tokens, stats.restored_tokens, stats.prefilled_tokens) == (8, 0, 2)
 
 
+async def test_a_server_that_tells_how_far_it_is() -> None:
+    """The meter shows what is left to read; the first word is the end of reading, not the first event."""
+    steps = [
+        event({"choices": [{"delta": {"role": "assistant", "content": None}}], "prompt_progress": step})
+        for step in (
+            {"total": 100, "cache": 40, "processed": 40, "time_ms": 0},
+            {"total": 100, "cache": 40, "processed": 80, "time_ms": 9},
+        )
+    ]
+    async with serving() as server:
+        server.chat = [stream(*steps, delta("Yes."), delta(finish="stop"), usage(100, 1), DONE)]
+        events = await turn(server)
+    assert [found for found in events if isinstance(found, Progress)] == [
+        Progress("prefill", 0, 0),
+        Progress("prefill", 0, 60),
+        Progress("prefill", 40, 60),
+    ]
+    prepared = one(Prepared, events)
+    assert (prepared.resident, prepared.prefilled, prepared.is_counted) == (40, 60, True)
+
+
 async def test_timings_of_the_server_count_before_ours() -> None:
     """llama-server's own clock measures what the network does not touch."""
     timings = {"cache_n": 28, "prompt_n": 8, "prompt_ms": 120.0, "predicted_n": 5, "predicted_ms": 200.0}

@@ -6,6 +6,7 @@ import gzip
 import ssl
 import subprocess
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,9 @@ from tests.models.scripted_server import (
     END,
     HANG,
     STREAM,
+    Received,
     Script,
+    Scripted,
     answer,
     chunk,
     delta,
@@ -273,19 +276,34 @@ def test_addresses_that_are_taken(url: str) -> None:
     check(RemoteProfile("box", "http://192.168.1.7:8000/v1", allow_http=True))
 
 
-@pytest.fixture(scope="module")
-def self_signed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that nobody vouches for, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
+def _certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    """A certificate for a name or an address (`IP:...`, `DNS:...`) that nobody vouches for, and its key."""
     certificate, key = folder / "cert.pem", folder / "key.pem"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     command += ["-keyout", str(key), "-out", str(certificate), "-days", "2", "-subj", "/CN=box"]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1"]
+    command += ["-addext", f"subjectAltName={name}"]
     try:
         subprocess.run(command, check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("openssl is not installed")
     return certificate, key
+
+
+@pytest.fixture(scope="module")
+def self_signed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """One for the address that is connected to."""
+    return _certificate(tmp_path_factory.mktemp("tls"), "IP:127.0.0.1")
+
+
+async def test_a_certificate_of_another_host(tmp_path: Path) -> None:
+    """Whoever vouches for it: it is not that host, and is sent nothing."""
+    certificate = _certificate(tmp_path, "DNS:other.example")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    async with serving(context) as server:
+        found = failed(await turn(server, ca_file=certificate[0]))
+        assert server.received == []
+    assert (found.kind, "not trusted" in found.message) == ("unreachable", True)
 
 
 async def test_a_certificate_that_nobody_vouches_for(self_signed: tuple[Path, Path], tmp_path: Path) -> None:
@@ -413,3 +431,57 @@ async def test_a_task_that_is_cancelled_leaves_nothing_behind() -> None:
             await task
         await asyncio.wait_for(server.hung_up.wait(), 10)
         await engine.close()
+
+
+def _resuming(plain: Scripted, chat: Script, again: list[Script]) -> Callable[[Received], Script]:
+    """A server that keeps what it streams: `chat` is sent to who asks, then `again` to who lost the connection."""
+
+    def script(request: Received) -> Script:
+        if request.path == "/v1/streams/lookup":
+            return [reply(200, [])]
+        if request.path.startswith("/v1/stream?"):
+            return [reply(204, b"")] if request.method == "DELETE" else again.pop(0)
+        return chat if request.path.endswith("/chat/completions") else plain.script_for(request)
+
+    return script
+
+
+_PROPS = {"default_generation_settings": {"n_ctx": 100}, "total_slots": 1}
+
+
+async def test_a_broken_stream_is_taken_up() -> None:
+    """What was missed comes, what was told is not told twice, and the question is asked once."""
+    whole = stream(delta("Some"), delta(" pears"), delta("."), delta(finish="stop"), usage(10, 3), DONE)
+    async with serving() as plain:
+        plain.routes["/props"] = [reply(200, _PROPS)]
+        script = _resuming(plain, [STREAM, chunk(delta("Some")), CUT], [whole])
+        async with serving(script_for=script) as server:
+            events = await turn(server, resumes=True)
+            asked, again = server.asked, [one for one in server.received if one.path.startswith("/v1/stream?")]
+    assert [event.text for event in events if isinstance(event, Piece)] == ["Some", " pears", "."]
+    assert (finished(events).text, finished(events).stats.output_tokens) == ("Some pears.", 3)
+    assert len(asked) == 1
+    name = asked[0].headers["x-conversation-id"]
+    assert [(one.method, one.path) for one in again] == [("GET", f"/v1/stream?conv_id={name}&from=0")]
+
+
+async def test_a_stream_that_breaks_again() -> None:
+    """It is taken up once; then the answer is cut, and the server is told that nobody listens."""
+    cut: Script = [STREAM, chunk(delta("Some")), CUT]
+    async with serving() as plain:
+        plain.routes["/props"] = [reply(200, _PROPS)]
+        async with serving(script_for=_resuming(plain, cut, [cut])) as server:
+            events = await turn(server, resumes=True)
+            methods = [one.method for one in server.received if one.path.startswith("/v1/stream?")]
+    assert (said(events), failed(events).kind) == ("Some", "cut")
+    assert methods == ["GET", "DELETE"]
+
+
+async def test_a_server_that_is_not_asked_to_repeat() -> None:
+    """On this machine connections do not break by themselves: its answers end with their reader."""
+    async with serving() as plain:
+        plain.routes["/props"] = [reply(200, _PROPS)]
+        async with serving(script_for=_resuming(plain, [STREAM, chunk(delta("Some")), CUT], [])) as server:
+            events = await turn(server)
+            assert "x-conversation-id" not in server.asked[0].headers
+    assert failed(events).kind == "cut"
