@@ -141,7 +141,10 @@ async def _try(engine: RemoteEngine, figures: dict[str, object]) -> int:
             "tokenizer": facts.tokenize is not None,
             "saves_kv": facts.slot is not None,
             "resumes_streams": facts.resumes,
+            "counters": facts.metrics is not None,
         }
+        if facts.metrics:
+            figures |= {"kv_tokens": facts.metrics.n_kv, "kv_usage": facts.metrics.kv_usage}
         asked_at = time.monotonic()
         prompt = Prompt((Entry("user", "Say hello in one word."),), store_kv=False, may_reason=False)
         async for event in engine.generate(prompt, Sampling(1.0, 0, 1.0, 0.0, max_tokens=32)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,9 @@ from chatapp.texts import tr
 if TYPE_CHECKING:
     from chatapp.config import Settings
     from models.remote_profile import RemoteProfile
+
+MOST_STAND_INS = 3
+"""So many are offered one by one when a server is down; the others are in the list of models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,25 @@ def servers(settings: Settings) -> list[ModelChoice]:
         )
         for profile in settings.engines.values()
     ]
+
+
+def stand_ins(choices: Sequence[ModelChoice], own: Path | None) -> list[ModelChoice]:
+    """Return what can take the place of a server that is down, in the order in which it is offered.
+
+    Those are the other servers, as the settings file has them, and then the usual model of this machine. `own` is the
+    place of the one that is down; None: the usual server's.
+    """
+    from models.remote_profile import read_place
+
+    place = read_place(own)
+    down = place[0] if place else None
+    others, here = [], []
+    for choice in choices:
+        if (at := read_place(choice.path)) is None:
+            here += [choice] if choice.is_usual and choice.fits else []
+        elif not (choice.is_usual if down is None else at[0] == down):
+            others.append(choice)
+    return [*others, *here]
 
 
 def _server_name(profile: RemoteProfile) -> str:

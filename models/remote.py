@@ -6,8 +6,10 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 
 from models.engine import (
+    Ahead,
     Event,
     Failed,
     Finished,
@@ -24,6 +26,7 @@ from models.remote_client import RemoteClient
 from models.remote_errors import RemoteError
 from models.remote_guard import Guard, Stopped, again_after, pause
 from models.remote_info import info_of
+from models.remote_metrics import READ_S, Counters, with_cached
 from models.remote_probe import Facts, n_tokens, probe
 from models.remote_profile import RemoteProfile
 from models.remote_request import refusal
@@ -48,6 +51,7 @@ class RemoteEngine:
         self._client: RemoteClient | None = None
         self._facts: Facts | None = None
         self._slots: Slots | None = None
+        self._counters: Counters | None = None
         self._info: ModelInfo | None = None
         self._without: set[str] = set()
         self._rate: float | None = None
@@ -94,7 +98,7 @@ class RemoteEngine:
     async def prepare(self, prompt: Prompt) -> AsyncIterator[Event]:
         """Have the server read back what it saved of a conversation, where it does: `Prepared`, `Stored`; or `Failed`.
 
-        Elsewhere nothing is sent: what a server keeps of a prefix is its own affair, and its reading may cost money.
+        Elsewhere no prompt is sent: what a server keeps of a prefix is its own affair, and its reading may cost money.
         """
         async with aclosing(self._alone()) as steps:
             async for step in steps:
@@ -105,6 +109,8 @@ class RemoteEngine:
                     if self._slots and prompt.store_kv and prompt.conversation:
                         yield Progress("restore", 0, 0)
                         await step.wait(self._slots.bring(prompt.conversation), SLOT_S)
+                    elif self._counters and self._running == [step]:
+                        await step.wait(self._counters.note(), READ_S)
                     elif step.is_cancelled:
                         raise Stopped
                 except TimeoutError:
@@ -131,6 +137,12 @@ class RemoteEngine:
         self._n_cancels += 1
         if self._running:
             self._running[0].cancel()
+
+    async def anticipate(self, _prompt: Prompt) -> AsyncIterator[Ahead]:
+        """Send nothing: a draft is nobody's business, and its reading may cost money."""
+        nothing: tuple[Ahead, ...] = ()
+        for ahead in nothing:
+            yield ahead
 
     async def count(self, text: str) -> int:
         """Tokens of a text by the server's tokenizer, else about (3 bytes a token). Raises `EngineError`."""
@@ -209,10 +221,12 @@ class RemoteEngine:
             async with aclosing(turn.events(prompt, sampling)) as events:
                 async for event in events:
                     if isinstance(event, Finished):
-                        finished = event
                         self._running.remove(guard)  # what follows is not the answer: it cannot be cancelled
                         self._measure(turn)
-                    yield event
+                        finished = await self._with_cached(event)
+                        yield finished
+                    else:
+                        yield event
         except EngineError as error:
             yield Failed(error.kind, str(error))
         if finished:
@@ -234,6 +248,17 @@ class RemoteEngine:
         except (TimeoutError, Stopped):
             return None  # the turn itself sees that it was stopped
         return self._monotonic() - started_at if was_read else None
+
+    async def _with_cached(self, finished: Finished) -> Finished:
+        """Return the end of an answer, with what was cached by the server's counters where it does not tell itself."""
+        stats = finished.stats
+        if self._counters is None or stats.resident_tokens is not None:
+            return finished
+        if self._running:
+            self._counters.lose()
+            return finished
+        n_cached = await self._counters.cached(stats.prompt_tokens)
+        return finished if n_cached is None else replace(finished, stats=with_cached(stats, n_cached))
 
     def _measure(self, turn: RemoteTurn) -> None:
         """Learn how fast this server reads, for the next turn's patience."""
@@ -270,4 +295,5 @@ class RemoteEngine:
                 yield waiting
         self._facts = facts
         self._slots = Slots(client, self.profile, facts) if facts.slot is not None else None
+        self._counters = Counters(client, self.profile, facts.metrics) if facts.metrics else None
         self._info = info_of(self.profile, facts, self._monotonic() - started_at)

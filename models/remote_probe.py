@@ -9,6 +9,7 @@ from typing import Any, Literal
 from models.engine import Sampling
 from models.remote_client import RemoteClient
 from models.remote_errors import RemoteError, from_status
+from models.remote_metrics import Metrics, fetch_metrics
 from models.remote_profile import RemoteProfile
 
 Kind = Literal["llama-server", "vllm", "sglang", "generic"]
@@ -32,6 +33,8 @@ class Facts:
     """It goes on when a connection breaks, and repeats what was missed."""
     tokenize: Literal["content", "prompt"] | None = None
     """The field its `/tokenize` takes a text in; None: it has none."""
+    metrics: Metrics | None = None
+    """What its counters said when it was connected to; None: it shows none that are known."""
     n_params: int = 0
     weights_bytes: int = 0
 
@@ -63,6 +66,7 @@ async def probe(client: RemoteClient, profile: RemoteProfile) -> Facts:
         model=model,
         n_ctx=n_ctx,
         tokenize=await _tokenize(client, profile, model) if kind[0] != "generic" else None,
+        metrics=await fetch_metrics(client, profile) if kind[0] != "generic" else None,
     )
 
 

@@ -101,4 +101,12 @@ def of_failure(failed: Failed, *, n_ctx: int | None) -> ApiError:
             return of_field(BadField("messages", failed.message))
         case "cancelled":
             return stopping()
+        case "busy":  # a server behind this one
+            return ApiError(
+                503,
+                "service_unavailable_error",
+                failed.message,
+                code="engine_busy",
+                headers={"Retry-After": "5"},
+            )
     return ApiError(500, "server_error", failed.message, code=f"engine_{failed.kind}")

@@ -1,4 +1,4 @@
-"""The server of `chatapp serve` over a scripted engine, and what its clients say, for tests."""
+"""The server of `chatapp serve` over an engine, mostly the scripted one, and what its clients say, for tests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 from aiohttp import web
@@ -65,7 +65,7 @@ class Client:
 
 @asynccontextmanager
 async def served(
-    engine: FakeEngine, *, most_waiting: int = 8, sign_s: float = 60.0, body_s: float = 60.0, is_loaded: bool = True
+    engine: Engine, *, most_waiting: int = 8, sign_s: float = 60.0, body_s: float = 60.0, is_loaded: bool = True
 ) -> AsyncIterator[Client]:
     """Serve an engine for the block."""
     line = Line(engine, most_waiting=most_waiting)
@@ -82,7 +82,8 @@ async def served(
             asyncio.timeout(PATIENCE_S),
             aiohttp.ClientSession(headers={"Authorization": f"Bearer {KEY}"}) as http,
         ):
-            yield Client(engine, server, line, port, http)
+            # Tests that reach for the script of the engine have given one with a script.
+            yield Client(cast(FakeEngine, engine), server, line, port, http)
     finally:
         await line.close(0.0, asyncio.Event())
         await runner.cleanup()

@@ -73,6 +73,29 @@ def test_the_life_of_a_server(chatapp: Shell, server: Scripted, tmp_path: Path) 
     assert chatapp("engines", "list") == ""
 
 
+def test_what_a_server_tells_of_itself(chatapp: Shell, server: Scripted) -> None:
+    """`engines test` names what it is and has: tokenizer, counters, how much KV it holds and how full that is."""
+    chatapp("engines", "add", "box", server.url)
+    server.routes |= {
+        "/v1/models": [reply(200, {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 4096}]})],
+        "/version": [reply(200, {"version": "0.32.0"})],
+        "/tokenize": [reply(200, {"count": 2})],
+        "/metrics": [
+            reply(
+                200,
+                b'vllm:prefix_cache_queries_total{engine="0"} 0.0\nvllm:kv_cache_usage_perc{engine="0"} 0.25\n'
+                b'vllm:cache_config_info{kv_cache_size_tokens="46592",engine="0"} 1.0\n',
+                kind="text/plain",
+            )
+        ],
+    }
+    figures = json.loads(chatapp("engines", "test", "box", "--json"))
+    assert (figures["server"], figures["context"], figures["tokenizer"]) == ("vllm 0.32.0", 4096, True)
+    assert (figures["counters"], figures["kv_tokens"], figures["kv_usage"]) == (True, 46_592, 0.25)
+    # The counters stood still while it answered: that was not counted there, so it is not believed.
+    assert figures["cached_tokens"] == "unknown"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
