@@ -18,7 +18,7 @@ BIN := .venv/bin
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test check ci mutants gate batch-kills bench bench-peer bench-kv bench-remote llama-server test-llama-server pictures texts format clean python env dev-env
+.PHONY: help chat test check ci mutants gate batch-kills bench bench-all bench-peer bench-kv bench-remote llama-peers test-llama-server test-vllm pictures texts format clean python env dev-env
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
@@ -64,20 +64,31 @@ ci: test
 bench: env
 	@$(BIN)/chatapp bench resume --tokens 4000 --json
 
-# The server of the same llama.cpp with the same flags: compiled once, 10 minutes on 2 cores; prints where it is.
-llama-server: env
-	@$(BIN)/python -m tools.llama_server
+# Everything `chatapp bench` measures, an object a line, 15 minutes on an idle machine.
+bench-all: env
+	@for name in resume decode prefill batch typeahead ui startup; do $(BIN)/chatapp bench $$name --json || exit 1; done
+
+# llama-server and llama-bench of the same llama.cpp with the same flags: compiled once, 10 minutes on 2 cores.
+llama-peers: env
+	@$(BIN)/python -m tools.llama_peers
 
 # The contract of engines asked of that server instead of the packaged one.
 test-llama-server: dev-env
-	@server="$$($(BIN)/python -m tools.llama_server)" && \
-		$(BIN)/python -m pytest tests/contract/test_server_contract.py --llama-server "$$server" $(ARGS)
+	@peers="$$($(BIN)/python -m tools.llama_peers)" && \
+		$(BIN)/python -m pytest tests/contract/test_server_contract.py --llama-server "$$peers/llama-server" $(ARGS)
+
+# The same of vLLM on this machine's processor: downloads 0.6 GB once, 5 minutes, 4 GB on the disk.
+# VLLM=URL asks a server that runs (its key in VLLM_KEY), VLLM=FOLDER the vLLM of a virtual environment.
+test-vllm: dev-env
+	@server="$$($(BIN)/python -m tools.vllm_server $(VLLM))" && \
+		$(BIN)/python -m pytest tests/contract/test_vllm_contract.py --vllm "$$server" $(ARGS)
 
 bench-remote: dev-env
 	@$(BIN)/python -m benchmarks.remote $(ARGS)
 
-bench-peer: env
-	@server="$$($(BIN)/python -m tools.llama_server)" && $(BIN)/python -m benchmarks.peer --server "$$server" $(ARGS)
+# The product beside both, 13 minutes on an idle machine; writes the table in docs/performance.md.
+bench-peer: dev-env
+	@peers="$$($(BIN)/python -m tools.llama_peers)" && $(BIN)/python -m benchmarks.report --peers "$$peers" --write $(ARGS)
 
 bench-kv: env
 	@$(BIN)/python -m benchmarks.kvstore $(ARGS)

@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--tokens", type=int, default=8)
     parser.add_argument("--order", choices=["input", "prefix"], default="input")
-    parser.add_argument("--full", action="store_true", help="whole answers of the fake engine, about 120 tokens")
+    parser.add_argument("--full", action="store_true", help="whole answers of the fake engine, about 160 tokens")
     given = parser.parse_args()
     options = ["--order", given.order] + ([] if given.full else ["--max-tokens", str(given.tokens)])
     small, large = figures_of(given.rows // 10, options), figures_of(given.rows, options)

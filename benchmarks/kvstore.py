@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.foreign import foreign_load
-from chatapp.bench import _load, _prepared, _raise_failure, _text_of
+from chatapp.benches import scene
+from chatapp.benches.foreign import foreign_load
 from chatapp.config import Settings
 from chatapp.engines import make_engine
 from models.engine import Engine, Entry, Finished, ModelInfo, Piece, Prepared, Prompt, Sampling, Stored
@@ -86,14 +86,14 @@ async def _measure(options: argparse.Namespace) -> dict[str, Any]:
 async def _restore(settings: Settings, repeats: int, n_tokens: int = 4000) -> dict[str, Any]:
     """How fast a new process has stored KV back, read from the page cache and verified."""
     async with _engine(settings) as (engine, _):
-        text = await _text_of(engine, n_tokens, "Read this list.")
+        text = await scene.text_of(engine, n_tokens, "Read this list.")
         history = (await _turn(engine, (Entry("system", _SYSTEM),), text)).entries
     seconds, walls, kv_bytes = [], [], 0
     for _ in range(repeats):
         async with _engine(settings) as (engine, _):
             await engine.count("")  # the engine counts as loaded a moment before it has warmed up
             begun = time.monotonic()
-            prepared = await _prepared(engine, Prompt(history))
+            prepared = await scene.prepared(engine, Prompt(history))
             walls.append(time.monotonic() - begun)
             if prepared.prefilled:
                 raise EngineError(f"{prepared.prefilled} tokens were not restored ({prepared.miss_reason}).")
@@ -137,7 +137,7 @@ async def _capture(settings: Settings, repeats: int, n_tokens: int = 3000) -> di
             kinds = list(turns)
             for kind in kinds[i % 3 :] + kinds[: i % 3]:
                 # The beginnings differ, so that nothing is resident or stored from before.
-                text = await _text_of(engine, n_tokens, f"List {i}, {kind}: read it.")
+                text = await scene.text_of(engine, n_tokens, f"List {i}, {kind}: read it.")
                 prompt = Prompt((Entry("user", text),), store_kv=kind != "unstored")
                 turns[kind].append(await _next_turn(engine, prompt, is_at_once=kind != "after"))
     figures: dict[str, Any] = {}
@@ -158,7 +158,7 @@ async def _next_turn(engine: Engine, prompt: Prompt, *, is_at_once: bool) -> _Tu
     turn = _Turn((), 0, 0, 0.0)
     bytes_written = 0
     async for event in engine.generate(prompt, _SHORT):
-        _raise_failure(event)
+        scene.raise_failure(event)
         if isinstance(event, Prepared):
             turn = replace(turn, entries=_known(prompt.entries, event))
         elif isinstance(event, Finished):
@@ -173,7 +173,7 @@ async def _next_turn(engine: Engine, prompt: Prompt, *, is_at_once: bool) -> _Tu
 async def _shared(settings: Settings, n_conversations: int = 10, n_tokens: int = 2000) -> dict[str, Any]:
     """What conversations over one system prompt occupy on disk, against that prompt and their own tokens once."""
     async with _engine(settings) as (engine, info):
-        system = Entry("system", await _text_of(engine, n_tokens, "You know this list."))
+        system = Entry("system", await scene.text_of(engine, n_tokens, "You know this list."))
         n_own = n_system = 0
         for i in range(n_conversations):
             turn = await _turn(engine, (system,), f"Name thing number {i} of the list.")
@@ -197,7 +197,7 @@ async def _engine(settings: Settings) -> AsyncIterator[tuple[Engine, ModelInfo]]
     """A loaded engine in a new process; everything it had to write is written at the end."""
     engine = make_engine(settings)
     try:
-        yield engine, await _load(engine)
+        yield engine, await scene.load(engine)
     finally:
         await engine.close()
 
@@ -207,7 +207,7 @@ async def _turn(engine: Engine, entries: tuple[Entry, ...], question: str, *, st
     turn = _Turn((*entries, Entry("user", question)), 0, 0, 0.0)
     begun = time.monotonic()
     async for event in engine.generate(Prompt(turn.entries, store_kv), _SHORT):
-        _raise_failure(event)
+        scene.raise_failure(event)
         if isinstance(event, Prepared):
             turn = replace(turn, entries=_known(turn.entries, event))
         elif isinstance(event, Piece) and event.text and not turn.ttft_s:

@@ -18,15 +18,13 @@ from contextlib import closing
 from pathlib import Path
 
 from benchmarks.conversations import build
-from benchmarks.screen import Stalls, WatchedApp
+from chatapp.benches.screen import Stalls, WatchedApp, talk_of
 from chatapp.tui.app import ChatApp
 from chatapp.tui.markdown_text import MarkdownText
 from models.engine import Sampling
 from models.fake import FakeEngine
 from sessions.manager import SessionManager
 from sessions.store import Store
-
-PARAGRAPH = "Some **Markdown** with `code` and a list, as answers have it, over and over again.\n\n- one\n- two\n\n"
 
 
 def main() -> None:
@@ -41,15 +39,6 @@ def main() -> None:
         with closing(Store(Path(folder))) as store:
             long, short = talk_of(store, 500), talk_of(store, 2)
             print(json.dumps(asyncio.run(_measure(store, long, short, asked.repeats))))
-
-
-def talk_of(store: Store, n_turns: int) -> str:
-    """Store a conversation of this many turns and return its id."""
-    session = store.create_session()
-    for n in range(n_turns):
-        question = store.add_question(session.id, f"Question {n} of {n_turns}", title=f"{n_turns} turns")
-        store.add_answer(question, f"Answer {n}.\n\n" + PARAGRAPH * 3, "complete", run=None)
-    return session.id
 
 
 async def _measure(store: Store, long: str, short: str, repeats: int) -> dict[str, float]:

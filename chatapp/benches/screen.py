@@ -1,4 +1,4 @@
-"""What the benchmarks of the window share: the app with its frames, and the event loop with its stalls."""
+"""What measurements of the window share: the app with its frames, the event loop with its stalls, long talks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from pathlib import Path
 
 import chatapp.tui
 from chatapp.tui.app import ChatApp
+from sessions.store import Store
+
+PARAGRAPH = "Some **Markdown** with `code` and a list, as answers have it, over and over again.\n\n- one\n- two\n\n"
 
 
 class WatchedApp(ChatApp):
@@ -44,3 +47,12 @@ class Stalls:
             before = time.perf_counter()
             await asyncio.sleep(0.002)
             self.worst_s = max(self.worst_s, time.perf_counter() - before - 0.002)
+
+
+def talk_of(store: Store, n_turns: int) -> str:
+    """Store a conversation of this many turns and return its id."""
+    session = store.create_session()
+    for n in range(n_turns):
+        question = store.add_question(session.id, f"Question {n} of {n_turns}", title=f"{n_turns} turns")
+        store.add_answer(question, f"Answer {n}.\n\n" + PARAGRAPH * 3, "complete", run=None)
+    return session.id

@@ -1,21 +1,12 @@
-"""What the window costs while an answer comes: `python -m benchmarks.streaming [--tokens 5000] [--turns 200]`.
+"""`chatapp bench ui`: what the window costs while an answer comes, and how soon a key is on the screen meanwhile.
 
-Prints one JSON object. For an answer of prose, one code block, one list and one table, streamed into a conversation of
-200 turns at `--rate` tokens a second by the scripted engine in the same process:
-
-- `key_p50_ms`, `key_p99_ms`: from a key press to the frame that shows its letter, a key every 0.1 s;
-- `stall_ms`: the longest time the event loop did not turn;
-- `cpu_share`: CPU seconds a second at 60 tokens a second, of which `idle_cpu_share` is there without any answer;
-- `slowdown_ratio`: seconds the answer took, over tokens by rate: how much the window held the engine up.
-
-`resize_stall_ms` is the longest stall while the window changes its size five times.
+Answers of prose, one code block, one list and one table are streamed by the scripted engine, in the same process, into
+a conversation with many turns.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import statistics
 import tempfile
 import time
@@ -25,8 +16,8 @@ from pathlib import Path
 
 from textual import events
 
-from benchmarks.screen import Stalls, WatchedApp
-from benchmarks.window import talk_of
+from chatapp.benches.foreign import foreign_load
+from chatapp.benches.screen import Stalls, WatchedApp, talk_of
 from models.engine import Event, Piece, Prompt, Sampling
 from models.fake import FakeEngine
 from sessions.manager import SessionManager
@@ -42,24 +33,22 @@ KINDS = {
     "table": "| a name | 12345 | some words of a cell | yes |\n",
 }
 HEADS = {"prose": "", "fence": "```python\n", "list": "", "table": "| a | b | c | d |\n|---|---|---|---|\n"}
+_SIZES = ((80, 24), (200, 50), (60, 16), (130, 40), (120, 36))
 
 
-def main() -> None:
-    """Measure each kind of answer and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tokens", type=int, default=5000)
-    parser.add_argument("--turns", type=int, default=200)
-    parser.add_argument("--rate", type=float, default=100.0, help="tokens a second")
-    asked = parser.parse_args()
+def ui(*, n_tokens: int, n_turns: int, rate: float, watch_s: float) -> dict[str, object]:
+    """Stream `n_tokens` of each kind at `rate` a second; for what painting costs, `watch_s` seconds at 60 a second."""
     figures: dict[str, object] = {}
+    loads = []
     for kind in KINDS:
-        figures[kind] = asyncio.run(_streamed(kind, asked.tokens, asked.turns, asked.rate))
-    figures |= asyncio.run(_at_60(asked.turns))
-    print(json.dumps(figures, indent=1))
+        loads.append(foreign_load())
+        figures |= asyncio.run(_streamed(kind, n_tokens, n_turns, rate))
+    figures |= asyncio.run(_at_60(n_turns, watch_s))
+    return figures | {"tokens": n_tokens, "turns": n_turns, "tokens_per_s": rate, "foreign_load": max(loads)}
 
 
 def _answer(kind: str, n_tokens: int) -> str:
-    return HEADS[kind] + KINDS[kind] * (n_tokens * TOKEN // len(KINDS[kind]))
+    return HEADS[kind] + KINDS[kind] * max(1, n_tokens * TOKEN // len(KINDS[kind]))
 
 
 class _Words(FakeEngine):
@@ -92,33 +81,33 @@ class _Words(FakeEngine):
 
 
 @contextmanager
-def _window(kind: str, n_tokens: int, turns: int, rate: float) -> Iterator[WatchedApp]:
+def _window(kind: str, n_tokens: int, n_turns: int, rate: float) -> Iterator[WatchedApp]:
     with tempfile.TemporaryDirectory() as folder, closing(Store(Path(folder))) as store:
-        session_id = talk_of(store, turns)
+        session_id = talk_of(store, n_turns)
         engine = _Words(lambda _: _answer(kind, n_tokens), rate)
         app = WatchedApp(SessionManager(store, engine), sampling=Sampling(), session_id=session_id)
         app.drawn = asyncio.Event()
         yield app
 
 
-async def _streamed(kind: str, n_tokens: int, turns: int, rate: float) -> dict[str, float]:
-    with _window(kind, n_tokens, turns, rate) as app:
+async def _streamed(kind: str, n_tokens: int, n_turns: int, rate: float) -> dict[str, float]:
+    with _window(kind, n_tokens, n_turns, rate) as app:
         async with app.run_test(size=(120, 36)) as pilot:
             await pilot.pause(1)
             await pilot.press("g", "o", "enter")
             begun = time.perf_counter()
             keys: list[float] = []
             async with Stalls() as loop:
-                while app.stage.talk.live:
+                while app.stage.talk.live or not keys:
                     keys.append(await _key(app))
                     await asyncio.sleep(0.1)
             took = time.perf_counter() - begun
             n_bytes = len(_answer(kind, n_tokens).encode())
             return {
-                "key_p50_ms": statistics.median(keys) * 1000,
-                "key_p99_ms": statistics.quantiles(keys, n=100)[-1] * 1000,
-                "stall_ms": loop.worst_s * 1000,
-                "slowdown_ratio": took / (n_bytes / TOKEN / rate),
+                f"{kind}_key_p50_s": statistics.median(keys),
+                f"{kind}_key_p99_s": statistics.quantiles(keys, n=100)[-1] if len(keys) > 1 else keys[0],
+                f"{kind}_stall_s": loop.worst_s,
+                f"{kind}_slowdown_ratio": took / (n_bytes / TOKEN / rate),
             }
 
 
@@ -132,21 +121,22 @@ async def _key(app: WatchedApp) -> float:
     return time.perf_counter() - begun
 
 
-async def _at_60(turns: int) -> dict[str, float]:
+async def _at_60(n_turns: int, watch_s: float) -> dict[str, float]:
     figures: dict[str, float] = {}
     for kind in KINDS:
-        with _window(kind, 1200, turns, 60) as app:
+        with _window(kind, 1200, n_turns, 60) as app:
             async with app.run_test(size=(120, 36)) as pilot:
                 await pilot.pause(1)
-                figures["idle_cpu_share"] = await _cpu_share(3)
+                if kind == "prose":
+                    figures["idle_cpu_share"] = await _cpu_share(watch_s / 2)
                 await pilot.press("g", "o", "enter")
-                await asyncio.sleep(5)
-                figures[f"{kind}_cpu_share"] = await _cpu_share(8)
+                await asyncio.sleep(watch_s / 2)
+                figures[f"{kind}_cpu_share"] = await _cpu_share(watch_s)
                 if kind == "prose":
                     async with Stalls() as loop:
-                        for size in ((80, 24), (200, 50), (60, 16), (130, 40), (120, 36)):
+                        for size in _SIZES:
                             await pilot.resize_terminal(*size)
-                    figures["resize_stall_ms"] = loop.worst_s * 1000
+                    figures["resize_stall_s"] = loop.worst_s
                 await pilot.press("escape")
                 await pilot.pause(0.5)
     return figures
@@ -156,7 +146,3 @@ async def _cpu_share(seconds: float) -> float:
     begun, cpu = time.perf_counter(), time.process_time()
     await asyncio.sleep(seconds)
     return (time.process_time() - cpu) / (time.perf_counter() - begun)
-
-
-if __name__ == "__main__":
-    main()
