@@ -31,10 +31,11 @@ class Program(click.Group):
 
     GROUPS: ClassVar[Mapping[str, str]] = {
         "batch": "Answer each row of a file: JSONL, OpenAI's batch lines, or a prompt a line.",
+        "bench": "Measure on this machine.",
         "desktop-entry": "Install a launcher, so that the desktop's menu opens the chat.",
         "engines": "List, add, test and remove servers that answer in place of this machine.",
         "kv": "See, check and delete the KV that is kept on disk.",
-        "models": "List, describe, add, fetch and remove models.",
+        "models": "List, describe, add, fetch, measure, convert and remove models.",
         "prompts": "Keep system prompts under names; `--system @NAME` uses one.",
         "serve": "Answer programs that speak OpenAI's chat API, on this machine.",
         "sessions": "List, search, change and delete conversations.",
@@ -53,6 +54,10 @@ class Program(click.Group):
                 from chatapp.cli_batch import batch
 
                 return batch
+            case "bench":
+                from chatapp.cli_bench import bench
+
+                return bench
             case "desktop-entry":
                 from chatapp.cli_desktop import desktop_entry
 
@@ -97,6 +102,7 @@ class Program(click.Group):
 @click.group(cls=Program, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--session", "session_id", metavar="ID", help="Open this conversation.")
 @click.option("--plain/--no-plain", default=None, help="Chat line by line, without the window.")
+@click.option("--typeahead/--no-typeahead", default=None, help="Read drafts while you write them. Default: yes.")
 @engine_options
 @click.version_option(package_name="chatapp")
 @click.pass_context
@@ -112,6 +118,8 @@ def cli(context: click.Context, /, session_id: str | None, **flags: Any) -> None
         _open_window(settings, session_id)
     elif flags["plain"] is not None:
         raise click.UsageError("--plain is for `chatapp` without a command.")
+    elif flags["typeahead"] is not None:
+        raise click.UsageError("--typeahead is for the window: `chatapp` without a command.")
     elif session_id is not None:
         raise click.UsageError("--session belongs behind the command: `chatapp run --session ID`.")
 
@@ -195,24 +203,6 @@ def run(
 
 cli.add_command(keys)
 cli.add_command(stats)
-
-
-@cli.group()
-def bench() -> None:
-    """Measure on this machine."""
-
-
-@bench.command()
-@click.option("--tokens", type=click.IntRange(min=16), default=4000, show_default=True, help="History length.")
-@json_option
-@engine_options
-@click.pass_context
-def resume(context: click.Context, /, tokens: int, as_json: bool, **flags: Any) -> None:
-    """Measure how fast a conversation comes back: cold, live and restored."""
-    from chatapp import listing
-    from chatapp.bench import resume as measure
-
-    listing.print_figures(measure(settings_of(context, flags), n_tokens=tokens), as_json=as_json)
 
 
 def _open_window(settings: Settings, session_id: str | None) -> None:

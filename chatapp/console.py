@@ -17,6 +17,9 @@ from models.engine import Phase, Progress
 INTERRUPTED = 130
 """Exit code after Ctrl+C, as shells have it."""
 
+_WORTH_SAYING_S = 1.0
+"""Less than that is over before it was read."""
+
 PHASES: dict[Phase, str] = {
     "load": tr_later("loading the model"),
     "wait": tr_later("waiting for the server"),
@@ -61,9 +64,12 @@ class Narrator:
         self._has_line = False
 
     def progress(self, event: Progress) -> None:
-        """Show how far a phase is, in a line that the next one replaces."""
+        """Show how far a phase is and how long it may take, in a line that the next one replaces."""
         share = f" {100 * event.done // event.total} %" if event.total else ""
-        self.line(f"{PHASES[event.phase]}{share}")
+        left = ""
+        if event.left_s is not None and event.left_s >= _WORTH_SAYING_S:
+            left = f", about {event.left_s:,.0f} s left"
+        self.line(f"{PHASES[event.phase]}{share}{left}")
 
     def line(self, text: str) -> None:
         """Show a line that the next one replaces."""

@@ -18,12 +18,13 @@ from models.fingerprint import known_weights_hash, weights_hash
 from models.gguf_header import read_header
 from models.jobs import JobPhase, Told, run_job
 from models.kvbudget import size
-from models.tuning import Rates, Trial, Tuned, Tuning, forget, remember, remembered, tuned_from
+from models.tuning import DOUBTFUL_S, Rates, Trial, Tuned, Tuning, forget, remember, remembered, tuned_from
 from models.typerates import TypeRates, prompt_limit, remembered_types, types_from
 from sessions.files import make_private_folder
 
 _SAME = 1.05
 """A type that is so little faster may be slower in the next measurement."""
+_KEPT_FOR = f"used for {DOUBTFUL_S // 3600} hours"
 _PHASES: Mapping[JobPhase, str] = {
     "load": "reading the model",
     "tune": "trying settings",
@@ -34,7 +35,10 @@ _PHASES: Mapping[JobPhase, str] = {
 
 
 def tune_model(settings: Settings, model: Model, *, thorough: bool, seconds: float | None, as_json: bool) -> None:
-    """Measure, print what was tried, and keep the choice unless other programs were busy. Raises `EngineError`."""
+    """Measure, print what was tried, and keep the choice; a doubtful one not in place of a sure one.
+
+    Raises `EngineError`.
+    """
     if settings.engine != "llama":
         raise click.ClickException("That measures this machine, and the engine is another: name --engine llama.")
     make_private_folder(settings.cache_dir)
@@ -59,7 +63,7 @@ def tune_model(settings: Settings, model: Model, *, thorough: bool, seconds: flo
     lost = _lost(tuned, result["stored"])
     share = prompt_share(tuned, types, model)
     if as_json:
-        if not tuned.is_doubtful:
+        if tuned.replaces(before):
             remember(settings.cache_dir, result["weights"], tuned)
         print_json(
             {
@@ -82,7 +86,7 @@ def tune_model(settings: Settings, model: Model, *, thorough: bool, seconds: flo
         if types.is_doubtful:
             print_text("Other programs were busy meanwhile: the types are doubtful and not kept.\n")
     # Behind what was said of the KV that a switch costs.
-    if not tuned.is_doubtful:
+    if tuned.replaces(before):
         remember(settings.cache_dir, result["weights"], tuned)
 
 
@@ -125,7 +129,7 @@ def tuning_lines(settings: Settings, model: Model) -> list[tuple[str, str]]:
         lines = [("settings", "measured at the first use; `chatapp models tune` takes longer and tells more")]
     else:
         lines = [
-            ("settings", f"{_choice_words(tuned.choice)}, measured {when(tuned.measured_at)}"),
+            ("settings", f"{_choice_words(tuned.choice)}, measured {when(tuned.measured_at)}{_doubt(tuned)}"),
             ("speed", _rates_words(tuned.rates, tuned.depth)),
         ]
         if share := prompt_share(tuned, types, model):
@@ -250,8 +254,9 @@ def _verdict(
     if before and before.choice == tuned.choice:
         lines.append("That is what was in use.")
     if tuned.reason == "kv":
-        lines.append(f"Flash attention stays {flash}: the other is less than 10 % faster, and stored KV would be lost.")
-    elif lost["n_tokens"] and not tuned.is_doubtful:
+        why = "that is in doubt" if tuned.is_doubtful else "by less than 10 %"
+        lines.append(f"Flash attention stays {flash}: the other is faster, {why}, and stored KV would be lost.")
+    elif lost["n_tokens"] and tuned.replaces(before):
         lines.append(
             f"{lost['n_tokens']:,} tokens of stored KV ({size(lost['n_bytes'])}) were made with flash attention "
             f"{'off' if tuned.choice.flash_attention else 'on'}: they cannot be used any more and are computed anew."
@@ -263,12 +268,16 @@ def _verdict(
         lines.append(f"With all layers on the GPU (--gpu-layers -1): decode {rate:.1f} tokens/s.")
     if tuned.is_doubtful:
         lines.append(
-            f"Doubtful: other programs used {tuned.foreign:.1f} processors meanwhile. It is not kept: measure again "
-            "when they rest."
+            f"Doubtful: other programs used {tuned.foreign:.1f} processors meanwhile. "
+            f"It is {_KEPT_FOR if tuned.replaces(before) else 'not kept'}: measure again when they rest."
         )
     elif tuned.foreign is None:
         lines.append("Whether other programs were busy meanwhile cannot be seen on this system.")
     return lines
+
+
+def _doubt(tuned: Tuned) -> str:
+    return " while other programs were busy: doubtful" if tuned.is_doubtful else ""
 
 
 def _choice_words(choice: Tuning) -> str:

@@ -36,7 +36,15 @@ STATS_KEYS = (
     "waited_s",
     "model_load_s",
     "first_decode_s",
+    "restore_read_s",
+    "restore_verify_s",
+    "restore_copy_s",
+    "sampling_s",
+    "transport_s",
+    "speculated_tokens",
+    "accepted_tokens",
     "tpot_floor_s",
+    "memory_limit_share",
     "cpu_share",
 )
 

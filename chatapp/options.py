@@ -40,6 +40,7 @@ engine_options = _several(
     click.option("--gpu-layers", type=click.IntRange(min=-1), help="Layers on the GPU; -1: all. Default: 0."),
     click.option("--threads", type=click.IntRange(min=1), help="CPU threads; default: the measured best."),
     click.option("--flash-attention", type=click.Choice(["auto", "on", "off"]), help="Default: auto, measured."),
+    click.option("--speculation", type=click.Choice(["auto", "off"]), help="Guess what is copied. Default: auto."),
     click.option("--chat-format", metavar="NAME", help="For a model without a chat template: chatml, llama3, ..."),
     click.option("--kv/--no-kv", default=None, help="Keep KV on disk, or not. Default: --kv."),
     click.option("--kv-budget", metavar="SIZE", help="At most so much KV on disk, such as 20GiB."),

@@ -30,11 +30,18 @@ class Pricing:
         from models.kvcare import FOLDER
         from models.price import asks, prices
 
+        tokens = [(summary.session.id, summary.n_tokens) for summary in summaries]
+        tips = self._opened().newest_kv_tips([session_id for session_id, _ in tokens])
+        return prices(self._cache_dir / FOLDER, asks(tips, tokens))
+
+    def tips(self, session_id: str) -> Sequence[tuple[str, str]]:
+        """Return (fingerprint, tip) of a conversation's newest KV, both hex."""
+        return self._opened().newest_kv_tips([session_id]).get(session_id, [])
+
+    def _opened(self) -> Store:
         if self._beside is None:
             self._beside = self._store.beside()
-        tokens = [(summary.session.id, summary.n_tokens) for summary in summaries]
-        tips = self._beside.newest_kv_tips([session_id for session_id, _ in tokens])
-        return prices(self._cache_dir / FOLDER, asks(tips, tokens))
+        return self._beside
 
     def close(self) -> None:
         """Close the connection."""

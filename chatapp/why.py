@@ -19,7 +19,9 @@ from sessions.conversation import Message
 
 State = Literal["over", "writing", "waiting"]
 """Whether the answer is complete, has begun, or is still awaited: then the numbers are those so far."""
-Part = Literal["queue", "waiting", "model load", "preparing", "restore", "prefill", "first decode", "decode"]
+Part = Literal[
+    "queue", "waiting", "model load", "preparing", "restore", "prefill", "first decode", "transport", "decode"
+]
 
 _SHORT_S = 0.02
 """Parts shorter than that are not worth a sentence."""
@@ -28,6 +30,10 @@ _NEAR_FLOOR = 0.6
 _WHOLE_CPU = 0.85
 """From this share on, nobody else took processor time that matters."""
 _MUCH_REASONING = 0.5
+_MUCH_SAMPLING = 0.2
+"""From this share of decoding on, choosing tokens is worth a sentence."""
+_LONG_RESTORE_S = 0.2
+"""From here on it is said what of a restore took longest."""
 _BEFORE: tuple[Part, ...] = ("queue", "waiting", "model load", "preparing")
 """What stands before the prompt is read; `queue` is all of them together where they are not known apart."""
 _SENTENCES: dict[Part, str] = {
@@ -36,6 +42,7 @@ _SENTENCES: dict[Part, str] = {
     "model load": tr_later("It waited {time} for the model to be loaded."),
     "preparing": tr_later("Storing the message, ending what was done before and looking up what is kept took {time}."),
     "first decode": tr_later("From there to the first text it took {time}."),
+    "transport": tr_later("The way from the engine to the screen took {time}: this program was busy."),
 }
 """What is said of a part of which nothing but its length is known."""
 _ADVICE: dict[Part, str] = {
@@ -54,6 +61,7 @@ _ADVICE: dict[Part, str] = {
         "The largest part was the way to the first text: it is one step of decoding, or "
         "several where the first characters need them."
     ),
+    "transport": tr_later("The largest part was the way from the engine to the screen: the computer is very busy."),
 }
 """What could be done about a part that took longest; for the others it depends on more."""
 
@@ -77,9 +85,10 @@ def measured_answer(messages: Sequence[Message], message_id: int | None) -> Mess
 def explain(stats: TurnStats, state: State = "over") -> Why:
     """Return the sentences; those whose numbers are not known are left out."""
     before = [_of_part(part, stats) for part in _BEFORE]
-    prompt = [_resident(stats), _restored(stats), _prefilled(stats)]
-    decoding = [_of_part("first decode", stats), _decoded(stats), _limit(stats), _others(stats), _reasoning(stats)]
-    sentences = [sentence for sentence in (_whole(stats, state), *before, *prompt, *decoding) if sentence]
+    prompt = [_resident(stats), _restored(stats), _slow_restore(stats), _prefilled(stats)]
+    first = [_of_part("first decode", stats), _of_part("transport", stats)]
+    decoding = [_decoded(stats), _guessed(stats), _sampled(stats), _limit(stats), _others(stats), _reasoning(stats)]
+    sentences = [sentence for sentence in (_whole(stats, state), *before, *prompt, *first, *decoding) if sentence]
     if not sentences:
         return Why((tr("Nothing was measured of this answer: it broke off, or came from another program."),), None)
     return Why(tuple(sentences), _advice(stats))
@@ -100,7 +109,7 @@ def parts(stats: TurnStats) -> dict[Part, float]:
             load = min(stats.model_load_s or 0.0, stats.queue_s - waiting)
             found |= {"waiting": waiting, "model load": load, "preparing": stats.queue_s - waiting - load}
         found |= {"restore": stats.restore_s or 0.0, "prefill": stats.prefill_s or 0.0}
-        found["first decode"] = stats.first_decode_s or 0.0
+        found |= {"first decode": stats.first_decode_s or 0.0, "transport": stats.transport_s or 0.0}
     if (decode := _decode_s(stats)) is not None:
         found["decode"] = decode
     return found
@@ -156,6 +165,19 @@ def _restored(stats: TurnStats) -> str | None:
     return text.format(n=words.count(n), time=words.seconds(seconds), estimate=words.seconds(estimate_s))
 
 
+def _slow_restore(stats: TurnStats) -> str | None:
+    """Which part of a long restore took longest; they overlap, so only one can be what the others waited for."""
+    times = {
+        tr("reading the files"): stats.restore_read_s or 0.0,
+        tr("verifying them"): stats.restore_verify_s or 0.0,
+        tr("loading them into the context"): stats.restore_copy_s or 0.0,
+    }
+    if not stats.restored_tokens or (stats.restore_s or 0.0) < _LONG_RESTORE_S or not any(times.values()):
+        return None
+    name = max(times, key=lambda one: times[one])
+    return tr("Most of that was {what}, {time}.").format(what=name, time=words.seconds(times[name]))
+
+
 def _prefilled(stats: TurnStats) -> str | None:
     n, seconds = stats.prefilled_tokens, stats.prefill_s
     if not n or seconds is None:
@@ -188,6 +210,22 @@ def _decoded(stats: TurnStats) -> str | None:
     if n is None or stats.tpot_s is None:
         return None
     return tr("Decoding: {n} tokens at {time} each.").format(n=words.count(n), time=words.seconds(stats.tpot_s))
+
+
+def _guessed(stats: TurnStats) -> str | None:
+    if not stats.speculated_tokens or stats.accepted_tokens is None:
+        return None
+    text = tr("{n_right} of {n} guessed tokens were right, and needed no step of their own.")
+    return text.format(n_right=words.count(stats.accepted_tokens), n=words.count(stats.speculated_tokens))
+
+
+def _sampled(stats: TurnStats) -> str | None:
+    """Said only where choosing tokens took a share of the time that one can feel."""
+    decode_s = _decode_s(stats)
+    if not decode_s or stats.sampling_s is None or stats.sampling_s < _MUCH_SAMPLING * decode_s:
+        return None
+    share = min(1.0, stats.sampling_s / decode_s)
+    return tr("Choosing the tokens took {share} of that time.").format(share=f"{share:.0%}")
 
 
 def _limit(stats: TurnStats) -> str | None:

@@ -11,6 +11,8 @@ from click.exceptions import Exit
 from chatapp.config import Settings, editor_command, language, terminal
 from chatapp.engines import forget_kv, kv_gives_way, make_shelf, make_switch
 from chatapp.modellist import keep_as_usual, models_here
+from chatapp.power import is_on_battery
+from chatapp.prefetching import Prefetching
 from chatapp.pricing import Pricing
 from chatapp.texts import use
 from chatapp.tui.app import ChatApp
@@ -56,7 +58,9 @@ async def _run(settings: Settings, store: Store, session_id: str | None) -> None
             models=None if settings.engine.startswith("fake") else lambda: models_here(settings),
             remember=lambda choice: keep_as_usual(settings, choice),
             prices=pricing,
+            prefetcher=Prefetching(pricing, settings.cache_dir),
             recommend=lambda info: recommended(info, settings.presets),
+            may_read_ahead=(lambda: not is_on_battery()) if settings.typeahead else None,
             tools=Tools(editor_command(), settings.config_dir / "snippets", Path.cwd()),
             surroundings=Surroundings(settings.keys, settings.theme, terminal(), settings.data_dir / "window"),
         )

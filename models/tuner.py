@@ -9,6 +9,7 @@ seconds. All of it runs beside a process that works as much as the window does w
 from __future__ import annotations
 
 import contextlib
+import math
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ from models.kvstatus import StoredKv, stored_by_flash_attention
 from models.llama import Context, ContextSettings, Model
 from models.measuring import MAX_STEPS, TimeUp, decoding, prefilling, timed_context
 from models.tuning import (
+    FOREIGN_LIMIT,
     FULL_UBATCH,
     MESSAGE_TOKENS,
     PROMPT_TOKENS,
@@ -74,19 +76,19 @@ def tune(
 ) -> Tuning:
     """The remembered choice, or a measured one (at most about 8 s). With layers on a GPU: flash attention, all cores.
 
-    `weights` is the content hash of the model's files. What was measured beside busy programs is used and not kept.
+    `weights` is the content hash of the model's files. What was measured beside busy programs holds for `DOUBTFUL_S`.
     """
     usual = Tuning(bool(gpu_layers) or kv_type != "f16", threads=cores(), threads_batch=cores(), kv_type=kv_type)
     if gpu_layers:
         return usual
-    if kept := remembered(cache_dir, weights, kv_type):
+    kept = remembered(cache_dir, weights, kv_type)
+    if kept and kept.holds_at(time.time()):
         return kept.choice
     stored = stored_by_flash_attention(cache_dir / "kv", weights, kv_type, LLAMA_BUILD)
     tuned = measure(model, AUTOMATIC, kv_type, stored=stored, progress=progress)
     if tuned is None:
-        return usual
-    if not tuned.is_doubtful:
-        remember(cache_dir, weights, tuned)
+        return kept.choice if kept else usual
+    remember(cache_dir, weights, tuned)
     return tuned.choice
 
 
@@ -116,17 +118,23 @@ def measure(
             trials.run([replace(best, n_ubatch=n) for n in (256, 128)])
             if kv_type != "f16":
                 trials.run([replace(best, kv_type="f16")])
-    choice, rates, reason = choose([trial for trial in trials.done if trial.tuning.kv_type == kv_type], stored)
-    return Tuned(choice, rates, tuple(trials.done), trials.depth, time.time(), load.cores_used(), reason)
+    foreign = load.cores_used()
+    allowed = [trial for trial in trials.done if trial.tuning.kv_type == kv_type]
+    # Beside busy programs the faster mode is a matter of chance.
+    margin = math.inf if foreign is not None and foreign > FOREIGN_LIMIT else KV_MARGIN
+    choice, rates, reason = choose(allowed, stored, margin)
+    return Tuned(choice, rates, tuple(trials.done), trials.depth, time.time(), foreign, reason)
 
 
-def choose(trials: Sequence[Trial], stored: Mapping[bool, StoredKv]) -> tuple[Tuning, Rates, str]:
+def choose(
+    trials: Sequence[Trial], stored: Mapping[bool, StoredKv], margin: float = KV_MARGIN
+) -> tuple[Tuning, Rates, str]:
     """Return the best settings of trials of one KV type, what they are expected to give, and why (`Tuned.reason`).
 
     Flash attention by the first trials, which differ in nothing else; then threads for decoding and for prefill apart,
-    since they do not depend on each other.
+    since they do not depend on each other. `margin` stands in place of `KV_MARGIN`.
     """
-    flash, reason = _flash_attention(trials, stored)
+    flash, reason = _flash_attention(trials, stored, margin)
     same = [trial for trial in trials if trial.tuning.flash_attention == flash]
     decoding = max(same, key=lambda trial: trial.rates.decode)
     whole = min((trial for trial in same if trial.tuning.n_ubatch == FULL_UBATCH), key=_prefill_s)
@@ -139,7 +147,7 @@ def choose(trials: Sequence[Trial], stored: Mapping[bool, StoredKv]) -> tuple[Tu
     return choice, replace(prefilling.rates, decode=decoding.rates.decode), reason
 
 
-def _flash_attention(trials: Sequence[Trial], stored: Mapping[bool, StoredKv]) -> tuple[bool, str]:
+def _flash_attention(trials: Sequence[Trial], stored: Mapping[bool, StoredKv], margin: float) -> tuple[bool, str]:
     first = trials[0].tuning
     if first.kv_type != "f16":
         return True, "needed"
@@ -149,7 +157,7 @@ def _flash_attention(trials: Sequence[Trial], stored: Mapping[bool, StoredKv]) -
     mine, kept = fastest.tuning.flash_attention, other.tuning.flash_attention
     if (
         _n_stored(stored, kept) > _n_stored(stored, mine) + LITTLE_KV
-        and other.rates.turn_s < fastest.rates.turn_s * KV_MARGIN
+        and other.rates.turn_s < fastest.rates.turn_s * margin
     ):
         return kept, "kv"
     return mine, "measured"

@@ -25,6 +25,9 @@ FOREIGN_LIMIT = 0.5
 and slows two decoding threads down four times."""
 ANSWER_TOKENS, MESSAGE_TOKENS, PROMPT_TOKENS = 128, 32, 64
 """The work of one turn: an answer, a message, and a conversation's first prompt divided among its turns."""
+DOUBTFUL_S = 6 * 3_600
+"""So long a doubtful measurement is used: on a machine that is always busy each start would measure again, and change
+what stored KV depends on by chance."""
 _VERSION = 2
 
 
@@ -82,6 +85,14 @@ class Tuned:
     def is_doubtful(self) -> bool:
         """True if others took so much processor time that it has to be measured again."""
         return self.foreign is not None and self.foreign > FOREIGN_LIMIT
+
+    def holds_at(self, now: float) -> bool:
+        """True if it need not be measured again yet; `now` in epoch seconds."""
+        return not self.is_doubtful or 0 <= now - self.measured_at < DOUBTFUL_S
+
+    def replaces(self, before: Tuned | None) -> bool:
+        """True if it is to be kept in place of another: a doubtful one only if that is doubtful too."""
+        return not self.is_doubtful or before is None or before.is_doubtful
 
 
 def cores() -> int:

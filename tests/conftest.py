@@ -23,6 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--kv-kills", type=int, default=6, metavar="N", help="programs killed while they share a KV folder"
     )
     parser.addoption("--llama-server", type=Path, metavar="PATH", help="ask this server, not the one of xllamacpp")
+    parser.addoption("--vllm", metavar="URL|FOLDER", help="ask this vLLM: an address, or what tools.vllm_server made")
     parser.addoption("--batch-kills", type=int, default=6, metavar="N", help="kills of a batch before it may end")
 
 

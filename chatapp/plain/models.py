@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chatapp.modellist import models_here
+from chatapp.modellist import MOST_STAND_INS, ModelChoice, models_here, stand_ins
 from chatapp.plain.asking import Way
 from chatapp.safe import clean_line
 from chatapp.texts import tr, tr_later
@@ -44,7 +44,13 @@ async def offer_if_needed(repl: Repl, failed: Failed) -> bool:
         ways.append(Way("anyway", tr("Load it anyway: this may be slow, or end other programs.")))
     if failed.kind in SERVER_GONE:
         ways.append(Way("anyway", tr("Try again: the server may be there by now.")))
+    in_place = await _stand_ins(repl) if failed.kind in SERVER_GONE else {}
+    for name, model in in_place.items():
+        sentence = tr("Let {model} go on: the text stays, the new model reads it all once.")
+        ways.append(Way(name, sentence.format(model=clean_line(model.name, 60))))
     match await repl.asking.choose(tr("What is to be done?"), ways):
+        case str(chosen) if chosen in in_place:
+            return await _use(repl, in_place[chosen].path)
         case "other":
             return await _choose(repl)
         case "anyway":
@@ -54,6 +60,14 @@ async def offer_if_needed(repl: Repl, failed: Failed) -> bool:
             return failed_again is None
     repl.voice.say(tr(_READ_ONLY))
     return False
+
+
+async def _stand_ins(repl: Repl) -> dict[str, ModelChoice]:
+    """What can go on in place of the server that the conversation belongs to."""
+    model = repl.session().model
+    found = await repl.following.wait(asyncio.to_thread(models_here, repl.settings))
+    first = stand_ins(found or [], Path(model.path) if model else None)[:MOST_STAND_INS]
+    return {f"in place {n}": choice for n, choice in enumerate(first)}
 
 
 async def _choose(repl: Repl) -> bool:

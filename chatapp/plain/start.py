@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from sessions.conversation import Session
     from sessions.manager import SessionManager
 
-Why = Literal["wanted", "pipe", "dumb"]
+Why = Literal["wanted", "pipe", "dumb", "unseen"]
+"""`unseen`: the window would be drawn on stderr, and that goes elsewhere."""
 
 USAGE = (
     "The chat window needs a terminal, and stdin has no message: `echo QUESTION | chatapp` answers one, "
@@ -35,11 +36,14 @@ def why_plain(settings: Settings) -> Why | None:
     if settings.plain:
         return "wanted"
     is_pipe = not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout))
-    if not is_pipe and terminal().kind != "dumb":
+    is_unseen = not _is_terminal(sys.stderr)
+    if not is_pipe and not is_unseen and terminal().kind != "dumb":
         return None
     if settings.plain is False:
         raise click.UsageError(NO_WINDOW)
-    return "pipe" if is_pipe else "dumb"
+    if is_pipe:
+        return "pipe"
+    return "unseen" if is_unseen else "dumb"
 
 
 def open_plain(settings: Settings, session_id: str | None, why: Why) -> int:
@@ -63,6 +67,8 @@ def open_plain(settings: Settings, session_id: str | None, why: Why) -> int:
         reader = piped
     if why == "dumb":
         sys.stderr.write(tr("This terminal cannot show the chat window: this is plain mode.") + "\n")
+    elif why == "unseen":
+        click.echo(tr("The chat window would be drawn on stderr, which goes elsewhere: this is plain mode."))
     bridge = Bridge(reader)
     return bridge.run(lambda: _run(settings, session_id, bridge))
 

@@ -74,7 +74,11 @@ class Voice:
         phase = tr(PHASES[event.phase])
         phase = phase[:1].upper() + phase[1:]
         if event.total:
-            self.say(tr("{phase}, {percent} % done.").format(phase=phase, percent=100 * event.done // event.total))
+            text = tr("{phase}, {percent} % done.")
+            if event.left_s is not None and event.left_s >= 1:
+                text = tr("{phase}, {percent} % done, about {n} s left.")
+            percent = 100 * event.done // event.total
+            self.say(text.format(phase=phase, percent=percent, n=f"{event.left_s or 0:,.0f}"))
         else:
             self.say(f"{phase}.")
 

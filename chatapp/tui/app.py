@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +22,7 @@ from chatapp.safe import clean, safe_stream
 from chatapp.slash import as_message, is_command
 from chatapp.takeover import LOOK_S
 from chatapp.texts import tr, tr_later
+from chatapp.tui import collecting
 from chatapp.tui.branching import Branching
 from chatapp.tui.chips import ChipLine
 from chatapp.tui.commands import commands, find, perform
@@ -57,6 +57,7 @@ from chatapp.tui.messages import (
 from chatapp.tui.overview import Prices
 from chatapp.tui.palette import command_palette, theme_palette, translated
 from chatapp.tui.preferences import Preferences
+from chatapp.tui.prefetch import Prefetch, Prefetcher
 from chatapp.tui.prompting import Prompting
 from chatapp.tui.reports import Reports
 from chatapp.tui.searching import Searching
@@ -67,10 +68,11 @@ from chatapp.tui.switching import Models, Switching
 from chatapp.tui.talk import Talk
 from chatapp.tui.taskcheck import TaskCheck
 from chatapp.tui.theme import OWN, Themes
+from chatapp.tui.typeahead import TypeAhead
 from chatapp.tui.upkeep import Upkeep
 from chatapp.tui.watching import WATCH_S, Watching
 from chatapp.tui.welcome import Remember, Welcome
-from models.engine import ModelInfo, Sampling
+from models.engine import Finished, ModelInfo, Sampling
 from sessions.manager import SessionManager
 
 TICK_S = 0.25
@@ -126,6 +128,8 @@ class ChatApp(App[None], inherit_bindings=False):
         remember: Remember | None = None,
         prices: Prices | None = None,
         recommend: Callable[[ModelInfo], Sampling] = lambda info: info.sampling,
+        may_read_ahead: Callable[[], bool] | None = None,
+        prefetcher: Prefetcher | None = None,
         tools: Tools = Tools(),  # noqa: B008 - frozen
         surroundings: Surroundings = Surroundings(),  # noqa: B008 - frozen
         clock: Callable[[], float] = time.time,
@@ -143,7 +147,14 @@ class ChatApp(App[None], inherit_bindings=False):
         self.error_console = Console(file=safe_stream(sys.stderr), color_system=None, markup=False, highlight=False)
         talk = Talk(manager, sampling, recommend=recommend, post=self.post_message, monotonic=monotonic)
         self.stage: Stage = Stage(
-            self, manager, talk, session_id=session_id, prices=prices, clock=clock, monotonic=monotonic
+            self,
+            manager,
+            talk,
+            session_id=session_id,
+            prices=prices,
+            keys=self.keys,
+            clock=clock,
+            monotonic=monotonic,
         )
         self._copying = Copying(self.stage, surroundings, super().copy_to_clipboard)
         self.switching: Switching = Switching(self.stage, models)
@@ -165,6 +176,8 @@ class ChatApp(App[None], inherit_bindings=False):
         self.watching = Watching(self.stage)
         self.stage.pauses = (self.watching.why, *self.stage.pauses)
         self._leaving = Leaving(self.stage)
+        self._ahead = TypeAhead(self.stage, may_read_ahead)
+        self._prefetch = Prefetch(self.stage, prefetcher)
 
     # --- the window ---
 
@@ -227,7 +240,6 @@ class ChatApp(App[None], inherit_bindings=False):
     def on_resize(self) -> None:
         """Paint the meters in their new place."""
         self.stage.needs_paint = True
-        self.stage.refresh_sidebar()
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """The rows' last stop before the terminal."""
@@ -239,14 +251,15 @@ class ChatApp(App[None], inherit_bindings=False):
         self._copying.copy(self._clipboard)
 
     def _load(self) -> None:
-        # What start-up made stays: no collection need look at it again.
-        gc.freeze()
-        # A collection of everything takes 20 to 40 ms, which a key waits for: a quarter as often is often enough.
-        gc.set_threshold(5_000, 10, 5)
-        gc.enable()
+        collecting.begin()
+        self.set_interval(collecting.QUIET_S, self._rest)
         self.stage.work(self.stage.talk.load(self.stage.current or None), "load")
         self.welcome.begin()
         self._housekeeping.begin()
+
+    def _rest(self) -> None:
+        if not self.stage.talk.live:
+            collecting.rest()
 
     @property
     def readings(self) -> Readings:
@@ -258,6 +271,7 @@ class ChatApp(App[None], inherit_bindings=False):
     def on_model_event(self, message: ModelEvent) -> None:
         """Loading went on, succeeded or failed."""
         self._hearing.model(message.event)
+        self._ahead.changed()
 
     def on_open_event(self, message: OpenEvent) -> None:
         """A history is being made resident."""
@@ -266,6 +280,7 @@ class ChatApp(App[None], inherit_bindings=False):
     async def on_open_ended(self, message: OpenEnded) -> None:
         """A history is resident, or not."""
         await self._hearing.opened(message.session_id, message.failed)
+        self._ahead.changed()
 
     def on_count_asked(self, message: CountAsked) -> None:
         """Count a draft that no key can wait for."""
@@ -274,11 +289,14 @@ class ChatApp(App[None], inherit_bindings=False):
     async def on_turn_event(self, message: TurnEvent) -> None:
         """A turn went on, on the screen or behind it."""
         await self._sending.take(message.live, message.event)
+        if isinstance(message.event, Finished):
+            self._ahead.changed()
         self._hearing.follow_model(message.event)
 
     async def on_turn_ended(self, message: TurnEnded) -> None:
         """The engine is through with a turn, its KV written or not."""
         await self._sending.end(message.live, message.failed)
+        self._ahead.changed()
 
     def on_trouble(self, message: Trouble) -> None:
         """Something in the background went wrong."""
@@ -324,6 +342,7 @@ class ChatApp(App[None], inherit_bindings=False):
         """Keep the draft on disk; the judge of the task policy starts with its first key."""
         if message.text_area is self.stage.composer:
             self.desk.save_later()
+            self._ahead.changed()
             if message.text_area.document.end != (0, 0):
                 self._tasks.warm_up()
 
@@ -362,6 +381,7 @@ class ChatApp(App[None], inherit_bindings=False):
     def on_row_highlighted(self, message: RowHighlighted) -> None:
         """Tell what is known of a conversation of the list."""
         self.stage.overview.highlight(message.session_id)
+        self._prefetch.highlighted(message.session_id)
         self.refresh_bindings()
 
     def on_more_asked(self, _: MoreAsked) -> None:

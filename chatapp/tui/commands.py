@@ -146,7 +146,9 @@ def find(app: ChatApp, text: str) -> tuple[Verb, str] | str:
     name, argument = verbs.typed(text)
     verb = verbs.named(VERBS, name)
     if verb is None:
-        return tr("There is no command /{name}: F1 lists all; // at the start sends a slash.").format(name=name[:40])
+        return tr("There is no command /{name}: {key} lists all; // at the start sends a slash.").format(
+            name=name[:40], key=app.keys.shown("help")
+        )
     if not can(app, verb):
         return tr("/{name} is not possible here and now.").format(name=verb.name)
     return verb.refusal(argument) or (verb, argument)

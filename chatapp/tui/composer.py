@@ -141,7 +141,8 @@ class Composer(Area):
             self._say_count(self._count(self.draft))
         else:
             about = max(1, self._n_bytes() // _BYTES_A_TOKEN)
-            self.border_subtitle = Content(clean(tr("≈ {n} tokens").format(n=words.count(about))))
+            said = tr_n("≈ {n} token", "≈ {n} tokens", about).format(n=words.count(about))
+            self.border_subtitle = Content(clean(said))
             self._counting_later = self.set_timer(COUNT_AFTER_S, self._ask_count)
 
     def _say_count(self, n_tokens: int) -> None:
@@ -322,6 +323,8 @@ class Composer(Area):
             event.stop()
             event.prevent_default()
             self.post_message(DraftSent(self.content, self.text))
+        elif event.key.startswith("alt+") and event.is_printable:
+            event.prevent_default()  # a command that does not exist, and no letter
         elif event.key in _NEW_LINE and not self.read_only:
             event.stop()
             event.prevent_default()

@@ -8,6 +8,7 @@ from typing import Literal
 
 from chatapp.tui.thinking import Thought
 from models.engine import (
+    Ahead,
     Event,
     Failed,
     Finished,
@@ -62,6 +63,7 @@ class Readings:
         self.done = 0
         self.total = 0
         self.phase_since = 0.0
+        self._left: tuple[float, float] | None = None  # what the engine said is left of the phase (s), and when
         self.sent_at: float | None = None
         self.first_piece_at: float | None = None
         self.last_piece_at: float | None = None
@@ -75,6 +77,8 @@ class Readings:
         self.tpots: deque[float] = deque(maxlen=N_SAMPLES)
         """Seconds per token in the newest samples of this turn; at least those where no token came at all."""
         self.is_first = False
+        self.ahead: Ahead | None = None
+        """How much of the draft in the box is read ahead; None: nothing is known of one."""
         self.kv_note: str | None = None
         self._in_turn = False
         self._restoring_at: float | None = None
@@ -87,6 +91,7 @@ class Readings:
 
     def opening(self, now: float, *, queued: bool) -> None:
         """The history is about to be made resident."""
+        self.ahead = None
         self._enter("queued" if queued else "waiting", now)
 
     def sending(self, now: float, *, queued: bool, is_first: bool) -> None:
@@ -95,6 +100,7 @@ class Readings:
         self.sent_at, self.first_piece_at, self.last_piece_at, self.n_output = now, None, None, 0
         self.stats = TurnStats()
         self._n_runs = self._restoring_at = self._prefilling_at = self._prepared_at = None
+        self.ahead = None
         # What the meters say of the turn before would be taken for this one's.
         self.reuse = self.kv_note = None
         self._in_turn, self.is_first = True, is_first
@@ -115,6 +121,7 @@ class Readings:
                 elif event.phase == "prefill" and self._prefilling_at is None:
                     self._prefilling_at = now
                 self.done, self.total = event.done, event.total
+                self._left = None if event.left_s is None else (event.left_s, now)
             case Prepared():
                 self._prepared(event, now)
             case Piece():
@@ -181,7 +188,10 @@ class Readings:
         )
 
     def eta(self, now: float) -> float | None:
-        """Seconds left in this phase by the rate measured so far; None while it is too early to say."""
+        """Seconds left in this phase, as the engine expects or by the rate so far; None while that is not known."""
+        if self._left is not None:
+            left_s, said_at = self._left
+            return max(0.0, left_s - (now - said_at))
         took = now - self.phase_since
         if not 0 < self.done < self.total or took < 0.05:
             return None
@@ -196,6 +206,7 @@ class Readings:
 
     def _enter(self, activity: Activity, now: float) -> None:
         self.activity, self.phase_since, self.done, self.total = activity, now, 0, 0
+        self._left = None
 
     def _prepared(self, event: Prepared, now: float) -> None:
         if not event.is_counted:  # the end of the turn tells, if anything does

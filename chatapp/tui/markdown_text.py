@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.segment import Segment
 from textual.events import Click
 from textual.geometry import Region, Size
 from textual.message import Message
@@ -35,9 +36,16 @@ class MarkdownText(Widget):
         super().__init__(classes="markdown")
         self._sheet = Sheet()
         self._strips: dict[int, tuple[Line, Strip]] = {}  # lines as they were drawn last
+        self._rows: dict[int, tuple[Strip, Strip]] = {}  # the same with the padding beside them
+        self._drawn_width = 0  # that those were drawn for
         self._laid: Sequence[Line] = []  # the lines there was room made for
         if text:
             self._sheet.set(text)
+
+    @property
+    def _text_width(self) -> int:
+        """Cells of a line."""
+        return max(0, self.outer_size.width - self.gutter.width)
 
     @property
     def source(self) -> str:
@@ -55,7 +63,7 @@ class MarkdownText(Widget):
         self._changed()
 
     def _changed(self) -> None:
-        width = self.content_size.width
+        width = self._text_width
         before, lines = self._laid, self._sheet.lines(width) if width > 0 else []
         if len(before) != len(lines) or not lines:
             self.refresh(layout=True)
@@ -79,15 +87,48 @@ class MarkdownText(Widget):
 
     def render_line(self, y: int) -> Strip:
         """Draw one line."""
-        width = self.content_size.width
+        width = self._text_width
         lines = self._sheet.lines(width)
         if not 0 <= y < len(lines):
             return Strip.blank(width)
         drawn, strip = self._strips.get(y, (None, None))
         if strip is None or drawn is not lines[y]:
+            if not self.is_attached:  # just removed: the frame before the next layout has it still
+                return Strip.blank(width)
             strip = self._strip(lines[y], y, width)
             self._strips[y] = (lines[y], strip)
         return strip
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Draw the rows of a region, padding included: a text that grows keeps all but its last ones.
+
+        Textual would forget every row that is drawn whenever the height changes.
+        """
+        background = self.background_colors[1]
+        filters = self.get_line_filters()
+        width = self.outer_size.width
+        rows = []
+        for y in crop.line_range:
+            row = self._row(y, width)
+            for line_filter in filters:
+                row = row.apply_filter(line_filter, background)
+            rows.append(row)
+        if crop.column_span != (0, width):
+            return [row.crop(crop.x, crop.right) for row in rows]
+        return rows
+
+    def _row(self, y: int, width: int) -> Strip:
+        style = self.visual_style.rich_style
+        gutter = self.gutter
+        if not gutter.top <= y < gutter.top + len(self._sheet.lines(self._text_width)):
+            return Strip.blank(width, style)
+        line = self.render_line(y - gutter.top)
+        drawn, row = self._rows.get(y, (None, None))
+        if row is None or drawn is not line:
+            left, right = Segment(" " * gutter.left, style), Segment(" " * gutter.right, style)
+            row = Strip([left, *line, right]).adjust_cell_length(width, style)
+            self._rows[y] = (line, row)
+        return row
 
     def _strip(self, line: Line, y: int, width: int) -> Strip:
         content, style = line.content, self.visual_style
@@ -102,22 +143,28 @@ class MarkdownText(Widget):
         return strip.adjust_cell_length(width, style.rich_style).apply_offsets(0, y)
 
     def notify_style_update(self) -> None:
-        """Draw anew: colours changed, or the width."""
-        self._strips.clear()
+        """Draw anew: colours changed."""
+        self._forget()
         super().notify_style_update()
 
     def on_resize(self) -> None:
-        """Draw anew: the lines are others."""
-        self._strips.clear()
+        """Draw anew if the width is another, and with it the lines."""
+        if self._text_width != self._drawn_width:
+            self._drawn_width = self._text_width
+            self._forget()
 
     def selection_updated(self, selection: Selection | None) -> None:  # noqa: ARG002
         """Draw anew: what is selected changed."""
-        self._strips.clear()
+        self._forget()
         self.refresh()
+
+    def _forget(self) -> None:
+        self._strips.clear()
+        self._rows.clear()
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """Return the selected text with the line ends of the source, and what ends it."""
-        lines = self._sheet.lines(self.content_size.width)
+        lines = self._sheet.lines(self._text_width)
         spans = [(y, span) for y in range(len(lines)) if (span := selection.get_span(y)) is not None]
         return copied([lines[y] for y, _ in spans], [span for _, span in spans]), "\n"
 

@@ -8,7 +8,7 @@ from textual.content import Content
 from chatapp.texts import tr, tr_later
 from chatapp.tui import words
 from chatapp.tui.live import Activity, ModelState, Readings
-from chatapp.tui.readouts import ALARMS, ONCE, context_share, is_busy
+from chatapp.tui.readouts import ALARMS, ONCE, ahead_text, context_share, is_busy
 
 _SHORT_PHASES: dict[Activity, str] = {
     "idle": tr_later("ready"),
@@ -57,6 +57,8 @@ def one_line(readings: Readings, model: ModelState, now: float, width: int) -> C
     context = (tr("context") + f" {share:.0%}{alarm and ' ' + alarm}", f"bold {style}" if level else "")
     if level:  # before all that can be left out
         parts.append(context)
+    if ahead := ahead_text(readings):
+        parts.append((ahead, ""))
     rest = [*speeds, *origins] if activity == "decode" else [*origins, *speeds]
     parts += [(text, "") for text in rest]
     if not level and share:

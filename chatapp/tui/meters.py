@@ -27,6 +27,7 @@ class Meters(VerticalScroll, can_focus=False):
         super().__init__(id="meters")
         names = ("phase", "ttft", "tpot", "plot", "context", "reuse", "resume", "model")
         self._blocks = {name: Static("", id=f"meter-{name}", markup=False) for name in names}
+        self._contents: dict[str, Content] = {}  # what each shows
 
     def compose(self) -> ComposeResult:
         """One block for each question."""
@@ -59,4 +60,6 @@ class Meters(VerticalScroll, can_focus=False):
             "model": readouts.model_text(model, self._blocks["model"].size.height),
         }
         for name, content in contents.items():
-            self._blocks[name].update(content, layout=False)
+            if (shown := self._contents.get(name)) is None or not content.is_same(shown):
+                self._contents[name] = content
+                self._blocks[name].update(content, layout=False)

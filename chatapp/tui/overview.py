@@ -190,4 +190,6 @@ def _price(price: Price) -> str:
 
 
 def _short(seconds: float) -> str:
+    if seconds < 0.05:
+        return "<0.1 s"
     return f"{seconds:.1f} s" if seconds < 10 else words.seconds(seconds)

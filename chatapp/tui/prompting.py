@@ -6,7 +6,6 @@ from chatapp.safe import clean_line
 from chatapp.texts import tr
 from chatapp.tui.stage import UNSAVED, Stage
 from sessions.conversation import Draft, Session
-from sessions.lint import find_volatile
 
 
 class Prompting:
@@ -24,6 +23,7 @@ class Prompting:
 
     async def _ask(self, given: str) -> None:
         from chatapp.tui.systemscreen import SystemChoice, SystemScreen
+        from sessions.lint import find_volatile
 
         stage = self._stage
         session = stage.session()

@@ -67,9 +67,19 @@ def is_busy(readings: Readings) -> bool:
     return readings.activity not in ("idle", "failed", "queued", "waiting")
 
 
+def ahead_text(readings: Readings) -> str:
+    """How much of the draft in the box is read ahead; empty if nothing is."""
+    ahead = readings.ahead
+    if ahead is None or not ahead.n_ready or readings.activity != "idle":
+        return ""
+    return tr_n("draft: {n} token read ahead", "draft: {n} tokens read ahead", ahead.n_ready).format(
+        n=words.count(ahead.n_ready)
+    )
+
+
 def _progress(shown: Readings, now: float) -> Content:
     if not shown.total or shown.activity in ("idle", "failed"):
-        return Content("")
+        return Content.assemble((ahead_text(shown), MUTED))
     share = shown.done / shown.total
     eta = shown.eta(now)
     left = " " + tr("{time} left").format(time=words.seconds(eta)) if eta is not None else ""
@@ -183,7 +193,7 @@ def model_text(model: ModelState, n_rows: int) -> Content:
     notes = [line for note in info.notes for line in words.wrapped(clean_line(note, 400), WIDTH)]
     if len(notes) > min(NOTE_ROWS, n_rows - len(lines)):
         n = len(info.notes)
-        notes = [tr_n("{n} note on the template: F1", "{n} notes on the template: F1", n).format(n=n)]
+        notes = [tr_n("{n} note on the template: help", "{n} notes on the template: help", n).format(n=n)]
     lines += [(line, MUTED) for line in notes]
     return Content("\n").join(Content.assemble((clean(line), style)) for line, style in lines)
 

@@ -58,7 +58,7 @@ class Sidebar(OptionList):
         While the list has the focus the highlighted row stays the same conversation; else it is the current one.
         """
         rows = list(rows)
-        width = BROAD if self.app.size.width >= BROAD_WINDOW else NARROW
+        width = self._fitting
         kept = (self.chosen if self.has_focus else None) or current
         old, is_same_view = self._rows, view == self.view and width == self._width
         self.view, self._width, self._rows = view, width, rows
@@ -76,6 +76,16 @@ class Sidebar(OptionList):
             self.highlighted = ids.index(kept)
         elif self.has_focus and self.chosen is None and any(ids):
             self.highlighted = next(at for at, session_id in enumerate(ids) if session_id is not None)
+
+    @property
+    def _fitting(self) -> int:
+        """Cells that a row may take now."""
+        return BROAD if self.app.size.width >= BROAD_WINDOW else NARROW
+
+    def on_resize(self) -> None:
+        """Give the rows the width they have now."""
+        if self._rows and self._fitting != self._width:
+            self.show(self._rows, self.view, current=self.chosen)
 
     @property
     def chosen(self) -> str | None:

@@ -16,6 +16,7 @@ from chatapp.tui.beside import Beside
 from chatapp.tui.composer import Composer
 from chatapp.tui.drafts import Drafts
 from chatapp.tui.editing import Editing
+from chatapp.tui.keymap import Keymap
 from chatapp.tui.leasing import Leasing
 from chatapp.tui.listrows import MUTED, title_of
 from chatapp.tui.live import Readings
@@ -51,12 +52,14 @@ class Stage:
         *,
         session_id: str | None,
         prices: Prices | None,
+        keys: Keymap,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
     ) -> None:
         self.app = app
         self.manager = manager
         self.talk = talk
+        self.keys = keys
         self.monotonic = monotonic
         self.current = session_id or UNSAVED
         leases = Leases(manager.leases_dir)
@@ -72,7 +75,7 @@ class Stage:
         self.task = Static("", id="task", markup=False)
         self.listing = Library()
         self.sidebar = self.listing.list
-        self.transcript = Transcript(lambda shown: self.ask(lambda: manager.versions(shown)) or {})
+        self.transcript = Transcript(lambda shown: self.ask(lambda: manager.versions(shown)) or {}, keys)
         self.composer = Composer()
         self.editing = Editing(self.composer)
         self.meters = Meters()
@@ -216,9 +219,9 @@ class Stage:
     def why_held(self, session: Session | None) -> str | None:
         """Why a conversation takes no message, None if it does."""
         if session is not None and session.trashed_at is not None:
-            return tr("This conversation is in the trash · Ctrl+P restores it")
+            return self.keys.fill(tr("This conversation is in the trash · {palette} restores it"))
         if session is not None and session.state == "done":
-            return tr("This conversation is done · F4 reopens it")
+            return self.keys.fill(tr("This conversation is done · {done} reopens it"))
         return (self._held.get(session.id) or self.paused(session.id)) if session else None
 
     def paused(self, session_id: str) -> str | None:

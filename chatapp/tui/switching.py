@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from pathlib import Path
 
-from chatapp.modellist import ModelChoice
+from chatapp.modellist import MOST_STAND_INS, ModelChoice, stand_ins
 from chatapp.safe import clean_line
 from chatapp.texts import tr
 from chatapp.tui.live import Notice
@@ -65,8 +67,13 @@ class Switching:
             ways.append(Way("other", tr("Use another model"), sentence))
         if failed.kind == NO_MEMORY:
             ways.append(Way("anyway", tr("Load anyway"), tr("This may be slow, or end other programs.")))
+        in_place: dict[str, ModelChoice] = {}
         if failed.kind in SERVER_GONE:
             ways.append(Way("anyway", tr("Try again"), tr("The server may be there by now.")))
+            in_place = {f"in place {n}": choice for n, choice in enumerate(await self._stand_ins())}
+            for name, choice in in_place.items():
+                label = tr("Let {model} go on").format(model=clean_line(choice.name, 60))
+                ways.append(Way(name, label, tr("The text stays; the new model reads it all once.")))
         while True:
             title = tr("The model does not fit") if failed.kind == NO_MEMORY else tr("The model is gone")
             if failed.kind in SERVER_GONE:
@@ -76,12 +83,23 @@ class Switching:
                 if await self._choose(session_id):
                     return
                 continue
-            if chosen == "anyway":
+            if chosen in in_place:
+                self._stage.work(self._use(session_id, in_place[chosen]), "switch", exclusive=False)
+            elif chosen == "anyway":
                 stage.release(session_id)
                 stage.make_resident(session_id, force=True)
             elif chosen == "read":
-                stage.hold(session_id, tr("Read only: its model is not loaded · Ctrl+P uses another one"))
+                way = stage.keys.fill(tr("Read only: its model is not loaded · {palette} uses another one"))
+                stage.hold(session_id, way)
             return
+
+    async def _stand_ins(self) -> list[ModelChoice]:
+        """What can go on in place of the server that the conversation on the screen belongs to."""
+        if self._models is None:
+            return []
+        session = self._stage.session()
+        own = Path(session.model.path) if session and session.model else None
+        return stand_ins(await asyncio.to_thread(self._models), own)[:MOST_STAND_INS]
 
     async def _choose(self, session_id: str) -> bool:
         """Show the models and use the chosen one; False if none was chosen."""

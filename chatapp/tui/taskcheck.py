@@ -47,8 +47,8 @@ class TaskCheck:
             case "dialog":
                 return verdict if await self._ask(session_id, draft, verdict) else None
             case "hint":
-                way = tr("Ctrl+N begins a new conversation.")
-                stage.app.notify(f"{clean(verdict.reason)} {way}", timeout=6, markup=False)
+                way = stage.keys.fill(tr("{new} begins a new conversation."))
+                stage.app.notify(f"{clean(verdict.reason)} {clean(way)}", timeout=6, markup=False)
         if verdict.kind == "unsure" and verdict.score is None and not self._has_told:
             self._has_told = True
             stage.app.notify(clean(verdict.reason), severity="warning", markup=False)

@@ -46,10 +46,10 @@ def ttft_text(readings: Readings, now: float, width: int) -> Content:
 
 
 def parts_of(stats: TurnStats) -> tuple[float, float, float, float] | None:
-    """Seconds of `PARTS`; None where they are not known."""
+    """Seconds of `PARTS`, the way to the screen as part of the last; None where they are not known."""
     if stats.queue_s is None or stats.restore_s is None or stats.prefill_s is None or stats.first_decode_s is None:
         return None
-    return stats.queue_s, stats.restore_s, stats.prefill_s, stats.first_decode_s
+    return stats.queue_s, stats.restore_s, stats.prefill_s, stats.first_decode_s + (stats.transport_s or 0.0)
 
 
 def ttft_bar(seconds: Sequence[float] | None, width: int) -> Content:

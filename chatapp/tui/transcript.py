@@ -13,10 +13,14 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import Click
+from textual.geometry import Region
+from textual.strip import Strip
 from textual.widgets import Static
 
+from chatapp.safe import clean
 from chatapp.texts import tr, tr_later
-from chatapp.tui.column import Column, virtual_size
+from chatapp.tui.column import Column, ground, virtual_size
+from chatapp.tui.keymap import Keymap
 from chatapp.tui.live import LiveAnswer, Notice
 from chatapp.tui.marking import Marking
 from chatapp.tui.messages import MessageVerbAsked
@@ -29,19 +33,19 @@ FIRST_PAINT = 8
 """Messages painted at once when a conversation opens, older ones one batch per idle moment."""
 BATCH = 6
 """Messages mounted in one step."""
-COMFORT = 24
-"""Messages mounted without being asked for."""
+COMFORT = 12
+"""Messages mounted without being asked for, if they fill the screen: each costs something with every new line."""
 MAX_MOUNTED = 60
 """Messages (30 turns) mounted at most."""
 PAINT_S = 0.1
-BELOW = tr_later("↓ new text below · End shows it")
+BELOW = tr_later("↓ new text below · {end} shows it")
 
 HINT = (
     tr_later("Write below and press Enter. Shift+Enter, Alt+Enter or Ctrl+J begins a new line."),
     tr_later(
-        "Escape stops an answer and keeps its text. Ctrl+N starts a new conversation, Ctrl+F searches all of them."
+        "Escape stops an answer and keeps its text. {new} starts a new conversation, {search} searches all of them."
     ),
-    tr_later("Tab moves between the list, the text and the box. F1 lists all keys, Ctrl+P all commands."),
+    tr_later("Tab moves between the list, the text and the box. {help} lists all keys, {palette} all commands."),
     tr_later("Meters: resident tokens were in memory, restored ones came from disk, prefilled ones were computed."),
     tr_later("TTFT is the wait for the first token, TPOT the time for each one after it."),
 )
@@ -90,19 +94,20 @@ class Transcript(VerticalScroll):
 
     virtual_size = virtual_size()
 
-    def __init__(self, versions: Callable[[str], Mapping[int, Version]]) -> None:
+    def __init__(self, versions: Callable[[str], Mapping[int, Version]], keys: Keymap) -> None:
         """`versions` returns the versions of a conversation's messages that have several."""
         super().__init__(id="transcript")
         self.marking = Marking()
         self._ask_versions = versions
+        self._keys = keys
         self._is_moving = False
         self.changing = asyncio.Lock()
         self._all_folds: dict[str, Folds] = {}
         self._older = Edge("older")
         self._newer = Edge("newer")
-        self._below = Static(tr(BELOW), id="below", markup=False)
+        self._below = Static(clean(keys.fill(tr(BELOW))), id="below", markup=False)
         self._hint = Static("", id="hint", markup=False)
-        self._turns = TurnList(self.marking)
+        self._turns = TurnList(self.marking, keys)
         self._system = Column(id="system")
         self._system_text = ""
         self._page = Column(self._system, self._turns, id="page")
@@ -114,6 +119,10 @@ class Transcript(VerticalScroll):
         yield self._hint
         yield self._newer
         yield self._below
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Draw what is around the messages: nothing."""
+        return ground(self, crop)
 
     def on_mount(self) -> None:
         """Follow the end and paint running answers ten times a second."""
@@ -292,6 +301,7 @@ class Transcript(VerticalScroll):
         with self.app.batch_update():
             if is_at_end and (self._turns.first < last or last == 0):
                 await self._turns.cut()
+                await self._turns.trim(COMFORT)
                 self._tell_edges()
             else:
                 await self._remount(range(max(0, last - FIRST_PAINT), last))
@@ -425,7 +435,8 @@ class Transcript(VerticalScroll):
 
     async def _fill(self) -> None:
         """Mount one more batch of older messages while there are few, then yield to everything else."""
-        if self._turns.first > 0 and self._turns.n_mounted < COMFORT and self._turns.is_at_end:
+        is_short = self._turns.n_mounted < COMFORT or self.virtual_size.height < 2 * self.size.height
+        if is_short and self._turns.first > 0 and self._turns.n_mounted < MAX_MOUNTED and self._turns.is_at_end:
             await self.older()
             self.call_after_refresh(self._fill)
 
@@ -442,14 +453,16 @@ class Transcript(VerticalScroll):
 
     def _tell_edges(self) -> None:
         self._older.tell(self._turns.first, tr("{n} older messages · scroll up or click"))
-        self._newer.tell(len(self.messages) - self._turns.last, tr("{n} newer messages · End shows them"))
+        newer = tr("{n} newer messages · {key} shows them").replace("{key}", self._keys.shown("end"))
+        self._newer.tell(len(self.messages) - self._turns.last, newer)
         self._hint.display = not self.messages and not self._turns.has_tail
         self._turns.display = not self._hint.display
         self._system.display = self._turns.first == 0 and bool(self._system.children)
         self._page.display = self._turns.display or self._system.display
         self._page.set_class(self._hint.display, "-hinted")
         if self._hint.display:
-            self._hint.update(Content("\n").join(Content.assemble(("· ", "$accent"), tr(line)) for line in HINT))
+            lines = [clean(self._keys.fill(tr(line))) for line in HINT]
+            self._hint.update(Content("\n").join(Content.assemble(("· ", "$accent"), line) for line in lines))
 
     def _keep_place(self, height: int, at: float) -> None:
         if self.is_following:

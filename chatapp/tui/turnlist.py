@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 from textual.widget import Widget
 from textual.widgets import Static
 
+from chatapp.safe import clean
 from chatapp.texts import tr
 from chatapp.tui.column import Column
+from chatapp.tui.keymap import Keymap
 from chatapp.tui.live import LiveAnswer, Notice
 from chatapp.tui.marking import Marking
 from chatapp.tui.thinking import Folds
@@ -24,7 +26,7 @@ class TurnList(Column):
     notice.
     """
 
-    def __init__(self, marking: Marking) -> None:
+    def __init__(self, marking: Marking, keys: Keymap) -> None:
         super().__init__(id="turns")
         self.first = 0
         self.last = 0
@@ -32,6 +34,7 @@ class TurnList(Column):
         self.live: LiveAnswer | None = None
         self.notice: Notice | None = None
         self._marking = marking
+        self._keys = keys
         self._mounted: dict[int, Widget] = {}  # position in the conversation -> its widget
         self._tail: list[Widget] = []
         self._growing: GrowingAnswer | None = None
@@ -94,6 +97,14 @@ class TurnList(Column):
             self.first += 1
         if self.is_at_end:
             await self._mount_tail()
+
+    async def trim(self, at_most: int) -> None:
+        """Drop the widgets of the oldest messages that are too many."""
+        first = max(self.first, self.last - at_most)
+        gone = [self._mounted.pop(at) for at in range(self.first, first)]
+        self.first = first
+        if gone:
+            await self.remove_children(gone)
 
     async def cut(self) -> None:
         """Messages at the end are there no more: drop their widgets, and begin the tail anew."""
@@ -158,7 +169,7 @@ class TurnList(Column):
             self._growing = GrowingAnswer(self.live, self.folds)
             self._tail += [UserText(self.live.question, attachments=self.live.attachments), self._growing]
         elif self._messages and self._marking.can_go_on(self._messages[-1]):
-            self._tail.append(Static(tr(GO_ON), markup=False, classes="status"))
+            self._tail.append(Static(clean(self._keys.fill(tr(GO_ON))), markup=False, classes="status"))
         if self.notice:
             style = "notice" if self.notice.is_failure else "notice -done"
             self._tail.append(Static(shown(self.notice.sentence), markup=False, classes=style))

@@ -31,7 +31,7 @@ STATUS_WORDS: dict[MessageStatus, str] = {
 }
 
 
-GO_ON = tr_later("Alt+Up, then C lets the answer go on")
+GO_ON = tr_later("{previous}, then {message.continue} lets the answer go on")
 """Below an answer that can go on, while nothing follows it."""
 
 

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 PATIENCE_S = 60.0
 ROOT = Path(__file__).parents[2]
@@ -48,8 +48,8 @@ def environment(folder: Path, **variables: str) -> dict[str, str]:
 class PlainTerminal:
     """`chatapp ARGUMENTS` on a pty of its own, ended with the block it is used in."""
 
-    def __init__(self, folder: Path, *arguments: str, **variables: str) -> None:
-        """Start the program; it gets Ctrl+C and a hang-up as from a terminal."""
+    def __init__(self, folder: Path, *arguments: str, stderr: IO[str] | None = None, **variables: str) -> None:
+        """Start the program; it gets Ctrl+C and a hang-up as from a terminal. `stderr` None: that is the terminal."""
         self._master, slave = pty.openpty()
         self.process = subprocess.Popen(
             [sys.executable, "-W", "error", "-c", _CHILD, *arguments],
@@ -57,7 +57,7 @@ class PlainTerminal:
             env=environment(folder, **variables),
             stdin=slave,
             stdout=slave,
-            stderr=slave,
+            stderr=stderr or slave,
             start_new_session=True,
         )
         os.close(slave)

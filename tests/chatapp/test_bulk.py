@@ -242,6 +242,29 @@ def test_a_row_may_take_so_long(chatapp: Shell, monkeypatch: pytest.MonkeyPatch)
     assert "0.05 s" in answer["error"]
 
 
+def test_answers_are_safe_from_a_power_cut_while_others_are_made(
+    chatapp: Shell, source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only at the end: what was answered is on the disk although the next row hangs."""
+    load, synced = FakeEngine.load, []
+
+    def hanging(engine: FakeEngine) -> Any:
+        engine.hang_at = len(echo("a")) + 5
+        return load(engine)
+
+    def fsync(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_size)
+
+    monkeypatch.setattr(FakeEngine, "load", hanging)
+    monkeypatch.setattr("chatapp.bulk._SYNC_S", 0.01)
+    monkeypatch.setattr(os, "fsync", fsync)
+    source.write_bytes(lines(row(1, "a"), row(2, "b" * 60)))
+    chatapp("batch", str(source), "-o", str(target), "--timeout", "0.5", code=3)
+    first, second = target.read_bytes().splitlines(keepends=True)
+    assert len(first) in synced
+    assert json.loads(second)["status"] == "failed"
+
+
 def chatapp_lines_timed(chatapp: Shell) -> list[str]:
     """Return what a batch of one row prints that may take 0.05 s."""
     target = chatapp.data_dir.with_name("answers.jsonl")

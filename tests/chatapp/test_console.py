@@ -1,4 +1,5 @@
 import asyncio
+import io
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -7,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from chatapp.console import ending_signals, on_ending_signals
+from chatapp.console import Narrator, ending_signals, on_ending_signals
+from models.engine import Progress
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
 
@@ -46,3 +48,26 @@ async def test_each_signal_is_told() -> None:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
     assert len(told) == 3
+
+
+class Terminal(io.StringIO):
+    """A terminal that keeps what was written to it."""
+
+    def isatty(self) -> bool:
+        """True."""
+        return True
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (Progress("prefill", 0, 4000, 12.4), "reading the prompt 0 %, about 12 s left"),
+        (Progress("prefill", 0, 4000, 0.4), "reading the prompt 0 %"),
+        (Progress("prefill", 1000, 4000), "reading the prompt 25 %"),
+    ],
+)
+def test_a_long_phase_says_how_long_it_will_take(event: Progress, line: str) -> None:
+    """From its beginning where the engine expects a time, unless that is over before it was read."""
+    terminal = Terminal()
+    Narrator(terminal).progress(event)
+    assert terminal.getvalue().removeprefix("\r\x1b[K") == line

@@ -145,6 +145,19 @@ def test_progress_is_said_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert capsys.readouterr().err == "Reading the prompt, 20 % done.\nReading the prompt, 70 % done.\n"
 
 
+def test_progress_says_how_long_it_will_take(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the engine expects a time worth saying."""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    now = 0.0
+    voice = Voice(has_colour=False, monotonic=lambda: now)
+    voice.begin_waiting()
+    now = PROGRESS_AFTER_S
+    voice.progress(Progress("prefill", 20, 100, 7.6))
+    assert capsys.readouterr().err == "Reading the prompt, 20 % done, about 8 s left.\n"
+
+
 def test_an_answer_is_written_by_lines_and_sentences(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

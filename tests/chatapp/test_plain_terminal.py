@@ -50,6 +50,17 @@ def test_an_unset_terminal_is_a_dumb_one(tmp_path: Path) -> None:
         assert terminal.ended() == 2
 
 
+def test_a_window_that_would_be_drawn_elsewhere(tmp_path: Path) -> None:
+    """With stderr in a file there is plain mode, told in the terminal, and the file gets nothing drawn."""
+    with (tmp_path / "errors").open("w") as errors, PlainTerminal(tmp_path, stderr=errors) as terminal:
+        terminal.wait_for("drawn on stderr")
+        terminal.enter("hello")
+        terminal.wait_for("answered by the fake engine")
+        terminal.enter("/quit")
+        assert terminal.ended() == 0
+    assert "\x1b" not in (tmp_path / "errors").read_text()
+
+
 def test_no_colour_where_none_is_wanted(tmp_path: Path) -> None:
     """NO_COLOR is heeded; nothing moves the cursor."""
     with PlainTerminal(tmp_path, "--plain", NO_COLOR="1") as terminal:

@@ -27,6 +27,15 @@ async def test_new_line_keys(tmp_path: Path, key: str) -> None:
         assert window.manager.sessions() == []
 
 
+async def test_a_command_that_does_not_exist_types_nothing(tmp_path: Path) -> None:
+    """A letter with Alt is a slip of the finger, and leaves the draft as it is."""
+    window = Window(tmp_path)
+    async with window.app.run_test(size=SIZE) as pilot:
+        window.composer.post_message(events.Key("alt+y", "y"))
+        await pilot.press("a", "b")
+        assert window.composer.draft == "ab"
+
+
 async def test_a_big_paste_is_a_chip_and_sent_whole(tmp_path: Path) -> None:
     """A megabyte on one line is shown as a few words, and every character of it is sent."""
     window = Window(tmp_path, reply=lambda _: "ok")
@@ -107,7 +116,7 @@ async def test_the_draft_is_counted_with_each_key(tmp_path: Path) -> None:
         await pilot.press("d")
         assert str(window.composer.border_subtitle) == "28 tokens"
         window.composer.count_with(None)
-        assert str(window.composer.border_subtitle) == "≈ 1 tokens"
+        assert str(window.composer.border_subtitle) == "≈ 1 token"
         window.composer.clear_draft()
         await pilot.pause()
         assert str(window.composer.border_subtitle) == ""

@@ -217,3 +217,17 @@ async def test_a_window_that_is_too_small_says_what_it_needs(tmp_path: Path, siz
         assert told == "The window needs 40 columns and 10 lines: make it larger. F12 quits; nothing is lost."
         await pilot.resize_terminal(40, 10)
         await sees(pilot, window, "Message · Enter sends")
+
+
+async def test_sentences_name_the_keys_of_the_settings(tmp_path: Path) -> None:
+    """The hint of an empty window, and why a conversation takes no message, are true with other keys."""
+    window = window_with(tmp_path, new="f7", help="f11", done="ctrl+k")
+    async with window.app.run_test(size=(200, 36)) as pilot:
+        await sees(pilot, window, "F7 starts a new conversation")
+        await sees(pilot, window, "F11 lists all keys")
+        session_id = window.manager.new().id
+        question = window.store.add_question(session_id, "q", title="t")
+        window.store.add_answer(question, "a", "complete", run=None)
+        window.manager.mark_done(session_id)
+        await window.app.stage.show(session_id)
+        await sees(pilot, window, "Ctrl+K reopens it")

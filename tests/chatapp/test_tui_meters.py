@@ -11,6 +11,7 @@ from chatapp.tui.readouts import (
     WIDTH,
     context_text,
     model_text,
+    phase_text,
     reasoning_text,
     resume_text,
     reuse_text,
@@ -43,6 +44,20 @@ def test_the_end_of_a_phase_is_estimated_from_its_rate() -> None:
     assert readings.eta(5.0) is None
     readings.apply(Progress("prefill", 1000, 4000), 6.0)
     assert readings.eta(6.0) == pytest.approx(3.0)
+
+
+def test_what_the_engine_expects_is_shown_before_anything_is_done() -> None:
+    """A long prefill has an estimate at once; it runs down until the engine says anew, and not into the next phase."""
+    readings = Readings()
+    readings.apply(Progress("prefill", 0, 4000, 8.0), 5.0)
+    assert readings.eta(5.0) == 8.0
+    assert readings.eta(6.5) == 6.5
+    assert "8.00 s" in phase_text(readings, ModelState(INFO), 5.0).plain
+    readings.apply(Progress("prefill", 2000, 4000, 3.0), 7.0)
+    assert readings.eta(8.0) == 2.0
+    assert readings.eta(20.0) == 0.0
+    readings.apply(Progress("decode", 0, 10), 21.0)
+    assert readings.eta(21.0) is None
 
 
 def test_how_a_conversation_came_back_is_said_in_words() -> None:
@@ -210,9 +225,9 @@ def test_notes_on_the_template_are_shown_if_they_fit() -> None:
     lines = model_text(model, 12).plain.split("\n")
     assert " ".join(lines[3:]) == note
     assert max(map(len, lines)) <= WIDTH
-    assert model_text(model, 5).plain.split("\n")[3:] == ["1 note on the template: F1"]
+    assert model_text(model, 5).plain.split("\n")[3:] == ["1 note on the template: help"]
     model.info = replace(INFO, notes=(note,) * 5)
-    assert model_text(model, 40).plain.split("\n")[3:] == ["5 notes on the template: F1"]
+    assert model_text(model, 40).plain.split("\n")[3:] == ["5 notes on the template: help"]
     assert model_facts(model.info).plain.count(note) == 5
 
 

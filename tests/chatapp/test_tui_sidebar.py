@@ -3,10 +3,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
+from textual.content import Content
 from textual.widgets import Input
 
 from chatapp.tui import words
@@ -342,3 +344,21 @@ async def test_one_that_is_opened_from_the_trash_takes_no_message(tmp_path: Path
         await window.app.upkeep.do("restore")
         await until(pilot, lambda: not window.composer.read_only, "the box is free")
         assert window.manager.session(ids[0]).trashed_at is None
+
+
+async def test_rows_fit_the_list_when_the_window_changes(tmp_path: Path) -> None:
+    """A narrower window has shorter rows at once, a wider one longer ones."""
+    window = Window(tmp_path)
+    plant(window.store, 3)
+    async with window.app.run_test(size=(140, 36)) as pilot:
+        await until(pilot, lambda: window.sidebar.option_count == 4, "the list is filled")
+        for width, fitting in ((100, NARROW), (140, BROAD), (120, NARROW)):
+            await pilot.resize_terminal(width, 36)
+            await until(pilot, partial(_has_width, window, fitting), f"rows of {fitting} cells")
+            assert window.sidebar.size.width >= fitting
+
+
+def _has_width(window: Window, n_cells: int) -> bool:
+    prompt = window.sidebar.get_option_at_index(1).prompt
+    assert isinstance(prompt, Content)
+    return prompt.cell_length == n_cells

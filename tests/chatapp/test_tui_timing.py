@@ -68,6 +68,14 @@ def test_a_turn_that_ended_has_the_stats_of_the_engine() -> None:
     assert parts_of(readings.so_far(11.0)) == pytest.approx((0.2, 0.1, 0.4, 0.1))
 
 
+def test_the_way_to_the_screen_belongs_to_the_first_text() -> None:
+    """The bar has four parts, which together are the whole."""
+    stats = TurnStats(ttft_s=0.8, restore_s=0.1, prefill_s=0.4, first_decode_s=0.1, transport_s=0.05)
+    readings = turn()
+    readings.apply(Finished("end", "a", TokenRun((1,), 0, 1), stats), 11.0)
+    assert parts_of(readings.so_far(11.0)) == pytest.approx((0.15, 0.1, 0.4, 0.15))
+
+
 def test_the_next_turn_begins_anew() -> None:
     """Nothing of the turn before is in its parts, nor in the plot."""
     readings = turn()

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
+from textual.widgets._toast import Toast
 
 from chatapp.tui.markdown_text import MarkdownText
 from chatapp.tui.openblock import LONG_PARAGRAPH, OpenBlock
-from chatapp.tui.transcript import MAX_MOUNTED
+from chatapp.tui.transcript import COMFORT, MAX_MOUNTED, Transcript
 from chatapp.tui.viewer import ViewerScreen
 from tests.chatapp.tui_window import Window, sees, until
 
@@ -25,7 +27,7 @@ async def test_a_long_conversation_mounts_a_bounded_window(tmp_path: Path) -> No
     async with window.app.run_test(size=WIDE) as pilot:
         await sees(pilot, window, "Answer 199")
         transcript = window.transcript
-        await until(pilot, lambda: transcript.n_mounted >= 24, "older ones follow")
+        await until(pilot, lambda: transcript.n_mounted >= COMFORT, "older ones follow")
         n_first = transcript.n_mounted
         assert n_first < MAX_MOUNTED
         for _ in range(12):
@@ -114,7 +116,7 @@ async def test_200_turns_cost_about_what_20_do(tmp_path: Path) -> None:
             begun = time.process_time()
             await window.app.stage.show(session_id)
             await sees(pilot, window, last)
-            await until(pilot, lambda: window.transcript.n_mounted >= 24, "older ones follow")
+            await until(pilot, lambda: window.transcript.n_mounted >= COMFORT, "older ones follow")
             seconds[session_id].append(time.process_time() - begun)
             widgets[session_id] = len(list(window.transcript.query("*")))
         assert widgets[many] <= widgets[few] + 2
@@ -184,3 +186,70 @@ async def test_a_very_long_question_is_folded(tmp_path: Path) -> None:
         await sees(pilot, window, "long message")
         await pilot.press("alt+up", "enter")
         await until(pilot, lambda: isinstance(window.app.screen, ViewerScreen), "it is shown whole")
+
+
+def _has_messages(transcript: Transcript, n: int) -> bool:
+    return len(transcript.messages) == n
+
+
+async def test_a_long_sitting_mounts_no_more_than_a_short_one(tmp_path: Path) -> None:
+    """A turn that begins drops the widgets of the oldest messages; scrolling brings them back."""
+    window = Window(tmp_path, reply=lambda question: f"answer to {question}")
+    async with window.app.run_test(size=WIDE) as pilot:
+        transcript = window.transcript
+        for n in range(COMFORT):
+            await pilot.press(*f"q{n}", "enter")
+            await until(pilot, partial(_has_messages, transcript, 2 * n + 2), "it is answered")
+        assert transcript.n_mounted <= COMFORT + 2
+        transcript.focus()
+        await pilot.press("home")
+        await sees(pilot, window, "answer to q0")
+
+
+async def test_short_messages_fill_a_tall_window(tmp_path: Path) -> None:
+    """However little the newest messages say, there is more than a screen of them to scroll through."""
+    window = Window(tmp_path)
+    session_id = window.manager.new().id
+    for n in range(60):
+        question = window.store.add_question(session_id, f"q{n}", title="short")
+        window.store.add_answer(question, f"a{n}", "complete", run=None)
+    window.app.stage.current = session_id
+    async with window.app.run_test(size=(120, 50)) as pilot:
+        await sees(pilot, window, "a59")
+        await until(pilot, lambda: window.transcript.max_scroll_y >= window.transcript.size.height, "it is filled")
+        assert window.transcript.n_mounted < MAX_MOUNTED
+
+
+@pytest.mark.parametrize("head", ["", "```py\n", "- one\n"], ids=["prose", "code", "list"])
+async def test_a_growing_answer_draws_only_its_new_lines(tmp_path: Path, head: str) -> None:
+    """A row that stands already is the same row in the next frame, though the answer got higher."""
+    window = Window(tmp_path)
+    async with window.app.run_test(size=WIDE) as pilot:
+        text = MarkdownText()
+        await window.transcript.mount(text)
+        given = head + "".join(f"- line {n}\n" for n in range(12))
+        text.grow(given)
+        await until(pilot, lambda: text.region.height >= 12, "there is room for it")
+        before = text.render_lines(text.size.region)
+        text.grow(given + "- more\n- and more\n")
+        await until(pilot, lambda: text.region.height == len(before) + 2, "there is room for more")
+        now = text.render_lines(text.size.region)
+        assert len(now) == len(before) + 2
+        assert [at for at, (was, row) in enumerate(zip(before, now, strict=False)) if was is not row] == []
+
+
+@pytest.mark.parametrize("size", [(60, 16), (80, 24), (100, 30), (130, 36), (200, 50)])
+@pytest.mark.parametrize("before", ["", "x"], ids=["even", "odd"])
+async def test_a_notification_loses_no_wide_character(tmp_path: Path, size: tuple[int, int], before: str) -> None:
+    """Each syllable is there, wherever the edges of the widgets below it are."""
+    window = Window(tmp_path)
+    window.app.stage.current = _stored(window, 4)
+    sentence = before + "이 대화는 지금 답변 중입니다. Escape를 누르면 멈추고, 쓴 글 1개는 그대로 남습니다."
+    async with window.app.run_test(size=size, notifications=True) as pilot:
+        await sees(pilot, window, "x = 1")
+        window.app.notify(sentence, markup=False)
+        await until(pilot, lambda: any(toast.region for toast in window.app.screen.query(Toast)), "it is shown")
+        region = window.app.screen.query_one(Toast).region
+        rows = window.app.screen._compositor.render_strips()[region.y : region.bottom]
+        shown = "".join(strip.crop(region.x + 1, region.right).text for strip in rows)
+        assert "".join(shown.split()) == "".join(sentence.split())

@@ -73,6 +73,13 @@ STATS = st.builds(
     first_decode_s=SECONDS,
     tpot_floor_s=SECONDS,
     cpu_share=SHARE,
+    restore_read_s=SECONDS,
+    restore_verify_s=SECONDS,
+    restore_copy_s=SECONDS,
+    sampling_s=SECONDS,
+    transport_s=SECONDS,
+    speculated_tokens=TOKENS,
+    accepted_tokens=TOKENS,
 )
 NUMBER = re.compile(r"<?\d[\d,.]*(?: (?:ms|min \d+ s|s)\b|%)?")
 
@@ -107,6 +114,8 @@ def test_every_number_stems_from_the_stats(stats: TurnStats) -> None:
     shares = [stats.cpu_share]
     if stats.tpot_s and stats.tpot_floor_s is not None:
         shares.append(min(1.0, stats.tpot_floor_s / stats.tpot_s))
+    if stats.sampling_s is not None and known.get("decode"):
+        shares.append(min(1.0, stats.sampling_s / known["decode"]))
     if stats.reasoning_tokens and stats.output_tokens:
         shares.append(min(1.0, stats.reasoning_tokens / stats.output_tokens))
     allowed = {words.seconds(value) for value in (*seconds, *known.values(), whole) if value is not None}
@@ -169,6 +178,26 @@ def test_reasoning_and_other_programs_are_named() -> None:
     assert "processor" not in said(TURN)
 
 
+def test_what_made_a_restore_long_is_named() -> None:
+    """Of reading, verifying and loading the one that took longest, where the restore took long at all."""
+    slow = replace(TURN, restore_s=2.0, restore_read_s=1.8, restore_verify_s=0.5, restore_copy_s=0.3)
+    assert "Most of that was reading the files, 1.80 s." in said(slow)
+    assert "Most of that was loading them into the context" in said(replace(slow, restore_copy_s=1.9))
+    assert "Most of that" not in said(replace(slow, restore_s=0.05))
+
+
+def test_sampling_is_named_where_it_takes_a_share() -> None:
+    """A thousandth of the time is not worth a sentence, a third is."""
+    assert "Choosing the tokens" not in said(replace(TURN, sampling_s=0.002))
+    assert "Choosing the tokens took 33% of that time." in said(replace(TURN, sampling_s=0.52))
+
+
+def test_guesses_are_named() -> None:
+    """How many were evaluated, and how many became part of the answer; nothing where there were none."""
+    assert "30 of 40 guessed tokens were right" in said(replace(TURN, speculated_tokens=40, accepted_tokens=30))
+    assert "guessed" not in said(replace(TURN, speculated_tokens=0, accepted_tokens=0))
+
+
 def test_nothing_measured_is_said() -> None:
     """An answer that broke off has no numbers, and no advice."""
     assert explain(TurnStats()).advice is None
@@ -193,6 +222,7 @@ def test_a_turn_that_goes_on_is_not_over(state: Literal["waiting", "writing"], b
         ({"ttft_s": 9.0}, "before the prompt was read"),
         ({"ttft_s": 9.0, "restore_s": 8.0}, "a faster disk"),
         ({"ttft_s": 9.0, "first_decode_s": 8.0}, "the way to the first text"),
+        ({"ttft_s": 9.0, "transport_s": 8.0}, "the way from the engine"),
         ({"ttft_s": 9.0, "prefill_s": 8.0}, "a shorter message"),
         ({"ttft_s": 9.0, "prefill_s": 8.0, "miss_reason": misses.OFF}, "--kv "),
         ({"ttft_s": 9.0, "prefill_s": 8.0, "miss_reason": misses.EVICTED}, "--kv-budget"),

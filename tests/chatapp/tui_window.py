@@ -13,6 +13,7 @@ from chatapp.tui.app import ChatApp
 from chatapp.tui.composer import Composer
 from chatapp.tui.desk import Tools
 from chatapp.tui.overview import Prices
+from chatapp.tui.prefetch import Prefetcher
 from chatapp.tui.sidebar import Library, Sidebar
 from chatapp.tui.surroundings import Surroundings
 from chatapp.tui.switching import Models
@@ -64,6 +65,8 @@ class Window:
         prices: Prices | None = None,
         tools: Tools = Tools(),  # noqa: B008 - frozen
         surroundings: Surroundings = Surroundings(),  # noqa: B008 - frozen
+        may_read_ahead: Callable[[], bool] | None = None,
+        prefetcher: Prefetcher | None = None,
     ) -> None:
         """`n_ctx_max` is what the model was trained for; with `models`, each is one that the engine can load."""
         self.made: list[FakeEngine] = []
@@ -97,6 +100,8 @@ class Window:
             prices=prices,
             tools=tools,
             surroundings=surroundings,
+            may_read_ahead=may_read_ahead,
+            prefetcher=prefetcher,
         )
 
     @property
