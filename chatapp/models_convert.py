@@ -90,11 +90,17 @@ def _words(result: Mapping[str, Any], size_before: int, own_type: str, type_name
     found = _object(result)
     foreign = found["foreign_cores"] or 0.0
     doubt = " (doubtful: other programs were busy)" if foreign > FOREIGN_LIMIT else ""
+    if found["prefill_ratio"] is None:
+        speed = "not compared: a minute was not enough"
+    else:
+        speed = (
+            f"prefill {found['prefill_ratio']:.2f} x and decode {found['decode_ratio']:.2f} x {own_type}, "
+            f"as {type_name} here{doubt}"
+        )
     return (
         f"size        {size(found['size_bytes'])} in place of {size(size_before)}\n"
         f"loss        mean KL {found['mean_kl']:.4f}, the same likeliest token in {found['top1_agreement']:.1%} of "
         f"{found['compared_tokens']:,} places\n"
         f"perplexity  {found['perplexity_after']:.2f} in place of {found['perplexity_before']:.2f}\n"
-        f"speed       prefill {found['prefill_ratio']:.2f} x and decode {found['decode_ratio']:.2f} x {own_type}, "
-        f"as {type_name} here{doubt}\n"
+        f"speed       {speed}\n"
     )

@@ -8,5 +8,8 @@ def is_on_battery() -> bool:
     import psutil  # its native part is loaded when a draft is looked at, not when the window starts
 
     read = getattr(psutil, "sensors_battery", None)  # not every system has batteries
-    battery = read() if read else None
+    try:
+        battery = read() if read else None
+    except (OSError, ValueError):  # no folder of them, or one that may not be read: it goes on as anywhere else
+        return False
     return battery is not None and battery.power_plugged is False

@@ -36,6 +36,8 @@ BITS: Mapping[str, float] = {
 _RESERVE = 1.15
 """Rows that do not fit a type's blocks are in a larger one."""
 _PART = "chatapp-part"
+_NO_NAME = re.compile(r"[\x00-\x1f\x7f/\\:*?\"<>|]+")
+"""What names of Ollama's models have (`hf.co/owner/model:tag`) and those of files cannot have everywhere."""
 
 
 def expected_bytes(n_params: int, type_name: str) -> int:
@@ -44,9 +46,14 @@ def expected_bytes(n_params: int, type_name: str) -> int:
 
 
 def converted_name(name: str, quantization: str | None, type_name: str) -> str:
-    """The name of a model in another type: that takes the place of the one at its end, if it is there."""
+    """The name of a model in another type, fit for a file in one folder.
+
+    The type takes the place of the one at the name's end, if it is there.
+    """
     own = re.compile(rf"[-._]{re.escape(quantization or type_name)}$", re.IGNORECASE)
-    return f"{own.sub('', name)}-{type_name}"
+    # The catalog leaves out what begins with a dot.
+    stem = own.sub("", _NO_NAME.sub("-", name)).lstrip(".")
+    return f"{stem}-{type_name}"
 
 
 @contextmanager
@@ -86,6 +93,8 @@ def finish(part: Path, target: Path) -> None:
     except FileExistsError as exc:
         raise ModelError(f"{target} is there by now: nothing was replaced.") from exc
     except OSError:  # a file system without links
+        if os.path.lexists(target):
+            raise ModelError(f"{target} is there by now: nothing was replaced.") from None
         try:
             part.replace(target)
         except OSError as exc:

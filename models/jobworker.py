@@ -32,6 +32,18 @@ class Job:
         """Do what is asked. Raises `EngineError`."""
         return self._tune() if self._request["op"] == "tune" else self._convert()
 
+    def outcome(self) -> dict[str, Any]:
+        """The last line: the result, or in one sentence why there is none."""
+        try:
+            return {"result": self.run()}
+        except EngineError as exc:
+            return {"failed": str(exc), "kind": exc.kind}
+        except OSError as exc:
+            return {"failed": f"{exc.filename or 'A file'} cannot be used: {exc.strerror or exc}.", "kind": "model"}
+        except MemoryError:
+            text = "There is not enough memory for this: close other programs, or take a smaller model."
+            return {"failed": text, "kind": "model"}
+
     def tell(self, phase: JobPhase, done: int, total: int) -> None:
         """Report progress, a hundred times a phase at most."""
         share = 100 * done // max(total, 1)
@@ -123,7 +135,7 @@ class Job:
             foreign = load.cores_used()
         with target.open("rb") as file:
             os.fsync(file.fileno())
-        speed = asdict(ratios) | {"foreign": foreign}
+        speed = (asdict(ratios) if ratios else {"prefill_ratio": None, "decode_ratio": None}) | {"foreign": foreign}
         return {"size_bytes": target.stat().st_size, "loss": asdict(loss), "speed": speed}
 
 
@@ -139,14 +151,7 @@ def main() -> None:
     request = json.loads(requests.readline())
     threading.Thread(target=_end_with_parent, args=(requests, request.get("target")), daemon=True).start()
     job = Job(request, events)
-    result: dict[str, Any]
-    try:
-        result = {"result": job.run()}
-    except EngineError as exc:
-        result = {"failed": str(exc), "kind": exc.kind}
-    except OSError as exc:
-        result = {"failed": f"{exc.filename or 'A file'} cannot be used: {exc.strerror or exc}.", "kind": "model"}
-    job.write(result)
+    job.write(job.outcome())
     # Native destructors are slow and may abort; everything worth keeping is on disk.
     sys.stderr.flush()
     os._exit(0)

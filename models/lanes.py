@@ -60,7 +60,7 @@ class _Lane:
     def n_reserved(self) -> int:
         """Cells it will need, as far as that is known."""
         limit = self.question.sampling.max_tokens or _USUAL_ANSWER
-        return len(self.question.tokens) + max(len(self.answer.ids), min(limit, _USUAL_ANSWER))
+        return len(self.question.tokens) + max(len(self.answer.ids), min(limit, _USUAL_ANSWER, self.question.room))
 
 
 class Lanes:
@@ -91,6 +91,8 @@ class Lanes:
         self._waiting: deque[_Lane] = deque()
         self._running: dict[int, _Lane] = {}
         """By branch, in the order of their admission. A branch that has tokens and is not here is kept to share."""
+        self._has_overflowed = False
+        """True from when somebody had to give way until another one ends: coming back earlier would help nobody."""
 
     @property
     def is_busy(self) -> bool:
@@ -114,8 +116,8 @@ class Lanes:
     def step(self) -> None:
         """Evaluate one batch. What the engine cannot do fails the questions that it was for."""
         try:
+            self._end(self._is_cancelled)  # first, so that nothing is restored for who has gone
             self._admit()
-            self._end_cancelled()
             parts = self._plan()
             if not parts:
                 return
@@ -128,9 +130,12 @@ class Lanes:
             self.fail(exc.kind, str(exc))
 
     def fail(self, kind: str, message: str) -> None:
-        """End all questions that are under way."""
-        for branch, lane in list(self._running.items()):
-            self._running.pop(branch)
+        """End all questions that are under way; where there are none, the first that waits is the one that failed."""
+        failing = list(self._running.values())
+        if not failing and self._waiting:
+            failing = [self._waiting.popleft()]
+        self._running.clear()
+        for lane in failing:
             lane.held.close()
             lane.emit(Failed(kind, message))
         self.give_back()
@@ -141,10 +146,14 @@ class Lanes:
         for branch in range(len(self._branches)):
             self._branches.drop(branch)
 
+    def make_room(self, n: int) -> None:
+        """Free `n` cells beside the resident prefix: of what is kept to share, then of the newest questions."""
+        while self._branches.n_free < n and (self._drop_idle() or self._put_back()):
+            pass
+
     def close(self) -> None:
-        """Free what is native."""
-        for lane in (*self._running.values(), *self._waiting):
-            lane.held.close()
+        """Cancel what is under way, and free what is native."""
+        self._end(lambda _key: True)
         self._branches.close()
 
     # --- coming and going ---
@@ -185,9 +194,15 @@ class Lanes:
         """Whether there are cells for a question; who is alone has all of them."""
         if not self._running:
             return True
-        if lane.n_reserved - n > self._branches.n_free:
+        if self._has_overflowed:
+            return False
+        growing = sum(
+            max(0, other.n_reserved - len(self._branches.tokens(branch))) for branch, other in self._running.items()
+        )
+        n_needed = lane.n_reserved - n + growing
+        if n_needed > self._branches.n_free:
             self._drop_idle(but=source)
-        return lane.n_reserved - n <= self._branches.n_free
+        return n_needed <= self._branches.n_free
 
     def _drop_idle(self, *, but: int | None = None) -> bool:
         """Free the branches that are kept to share; False if there was none."""
@@ -202,16 +217,15 @@ class Lanes:
 
     def _begin(self, lane: _Lane, place: int, source: int, n: int) -> None:
         lane.admitted_at = lane.admitted_at or time.monotonic()
-        outcome = Outcome(n, 0, 0, 0.0, 0.0, None, is_complete=True)
-        if self._may_be_stored(lane, n):
-            found = self._recalled(lane.question)
-            if found and found.resident + found.restored > n:
-                outcome, source, n = found, PREFIX, found.resident + found.restored
-            elif found:
-                outcome = replace(outcome, miss_reason=found.miss_reason)
-        self._branches.fork(place, source, n)
-        lane.outcome, lane.n_reused = lane.outcome or outcome, n
-        self._running[place] = lane
+        self._running[place] = lane  # from here on it hears of what fails
+        if place != source:
+            self._branches.drop(place)
+        found = self._recalled(lane.question, source) if self._may_be_stored(lane, n) else None
+        source, n = self._source(lane)  # the resident prefix may be another one now
+        n = self._branches.fork(place, source, n)
+        if found is None or source != PREFIX:
+            found = Outcome(n, 0, 0, 0.0, 0.0, found.miss_reason if found else None, is_complete=True)
+        lane.outcome, lane.n_reused = lane.outcome or found, n
         lane.emit(Progress("prefill", 0, len(lane.wanted) - n))
 
     def _may_be_stored(self, lane: _Lane, n: int) -> bool:
@@ -220,21 +234,24 @@ class Lanes:
         n_known = len(question.tokens) if question.prompt.store_kv else question.request.n_history
         return n < min(n_known, len(question.tokens) - 1) and not lane.is_prepared
 
-    def _recalled(self, question: Question) -> Outcome | None:
+    def _recalled(self, question: Question, source: int) -> Outcome | None:
         """Make what is stored of a question the resident prefix; None if there are no cells for that."""
+        request = question.request
+        self._residency.cut(min(common_prefix(self._context.tokens, request.tokens), request.reusable))
         n_needed = len(question.tokens) - len(self._context.tokens)
         if n_needed > self._branches.n_free:
-            self._drop_idle()
+            self._drop_idle(but=source)
         if n_needed > self._branches.n_free:
             return None
-        return self._residency.reuse(question.request, lambda _phase, _done, _total: None)
+        return self._residency.reuse(request, lambda _phase, _done, _total: None)
 
-    def _end_cancelled(self) -> None:
+    def _end(self, is_cancelled: Callable[[int], bool]) -> None:
         for branch, lane in list(self._running.items()):
-            if self._is_cancelled(lane.key):
+            # Ending the one before it may have made it wait.
+            if is_cancelled(lane.key) and branch in self._running:
                 lane.answer.cancel()
                 self._finish(self._running.pop(branch), branch)
-        for lane in [lane for lane in self._waiting if self._is_cancelled(lane.key)]:
+        for lane in [lane for lane in self._waiting if is_cancelled(lane.key)]:
             self._waiting.remove(lane)
             lane.answer.cancel()
             self._finish(lane, None)
@@ -243,15 +260,22 @@ class Lanes:
         """Free cells for those that came first: of what is kept to share, of the newest, of the prefix."""
         if self._drop_idle():
             return
-        newest = next(reversed(self._running))
         if len(self._running) > 1:
-            lane = self._running.pop(newest)
-            self._branches.drop(newest)
-            self._waiting.appendleft(lane)
+            self._put_back()
         elif self._context.tokens:
             self._residency.cut(0)
         else:
             raise EngineError("The context is full.")
+
+    def _put_back(self) -> bool:
+        """Let the newest question wait again; False if none is under way."""
+        newest = next(reversed(self._running), None)
+        if newest is None:
+            return False
+        self._waiting.appendleft(self._running.pop(newest))
+        self._branches.drop(newest)
+        self._has_overflowed = True
+        return True
 
     # --- a step ---
 
@@ -296,7 +320,9 @@ class Lanes:
                 ended.append(part.branch)
         # What closes a turn is evaluated too, and takes the logits of the others with it.
         for branch in ended:
-            self._finish(self._running.pop(branch), branch)
+            # The one before it may have needed its cells: then it ends when it has them again.
+            if branch in self._running:
+                self._finish(self._running.pop(branch), branch)
 
     def _chosen(self, lane: _Lane, at: int) -> int:
         assert lane.sampler is not None
@@ -326,6 +352,7 @@ class Lanes:
     def _finish(self, lane: _Lane, branch: int | None) -> None:
         """End an answer; its branch is free, and kept to share until it is needed. None: it had to leave it before."""
         lane.held.close()
+        self._has_overflowed = False
         outcome = lane.outcome or Outcome(0, 0, 0, 0.0, 0.0, None, is_complete=False)
         stats = self._questions.stats(lane.question, outcome)
         if lane.is_prepared:
@@ -339,7 +366,10 @@ class Lanes:
         if branch is not None and lane.is_prepared and lane.question.prompt.store_kv:
             self._branches.adopt(branch)
             self._residency.forget_place()
-            self._settled(lane.question, finished, lane.emit)
+            try:
+                self._settled(lane.question, finished, lane.emit)
+            except EngineError as exc:
+                lane.emit(Failed(exc.kind, str(exc)))  # the others' branches are whole
         else:
             lane.emit(finished)
             lane.emit(Stored(0, self._info.fingerprint, None))

@@ -29,6 +29,7 @@ from models.questions import Question, Questions, request_of
 from models.readahead import read_ahead
 from models.residency import Outcome, Report, Request, Residency
 from models.speculation import Speculation
+from models.stats import common_prefix
 from models.tokenruns import ends_of, joined, opening_ids
 from models.typeahead import draft_tokens, may_fit
 
@@ -214,7 +215,7 @@ class LocalEngine:
             self.cancel()
 
     def fail_joined(self, kind: str, message: str) -> None:
-        """End all that have joined."""
+        """End those that have joined and are under way, or the first that waits."""
         if self._lanes:
             self._lanes.fail(kind, message)
 
@@ -230,14 +231,17 @@ class LocalEngine:
         finally:
             with self._cancel_lock:
                 self._is_closing = False
+                self._context.clear_cancel()  # a hurry that was for this is none for what follows
 
     def anticipate(self, prompt: Prompt, tell: Callable[[Ahead], None]) -> None:
         """Read a draft ahead, see `Engine.anticipate`; `tell` hears how far it is, batch by batch."""
-        if self._is_awaited() or not may_fit(prompt.entries[-1].text, self._context.n_ctx):
+        if self.is_busy or self._is_awaited() or not may_fit(prompt.entries[-1].text, self._context.n_ctx):
             return
         draft = draft_tokens(prompt.entries, self._questions.runs)
         if draft.n_whole >= self._context.n_ctx:
             return
+        if self._lanes:
+            self._lanes.give_back()
         with self._cancel_lock:
             self._is_ahead = True
         try:
@@ -287,6 +291,9 @@ class LocalEngine:
         runs = (*question.runs, finished.run)
         history = joined(runs)
         tokens = [*history, *self._ahead("assistant", len(history))]
+        if self._lanes:
+            self._residency.cut(common_prefix(self._context.tokens, tokens))
+            self._lanes.make_room(len(tokens) - len(self._context.tokens))
         if finished.stats.stripped_tokens is not None and self._next_prompt():
             self.hurry()  # this takes as long as the answer has tokens
         # Little is missing, and nothing is looked up for that; but a memory that cannot rewind to the question begins

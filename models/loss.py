@@ -35,7 +35,7 @@ class Loss:
 def compare(source: Model, converted: Model, *, threads: int, progress: Callable[[int, int], None]) -> Loss:
     """Measure the loss on the text that ships with the program. `progress` receives tokens done and in all.
 
-    Raises `EngineError`.
+    Raises `EngineError`, also where what a model computes are no numbers.
     """
     tokens = source.tokenize(_PROSE.read_text(encoding="utf-8"), False)
     bos = source.bos_to_add
@@ -60,4 +60,6 @@ def compare(source: Model, converted: Model, *, threads: int, progress: Callable
             nll_after -= float(q[rows, following].sum())
             progress(start + len(chunk), len(tokens))
     n = len(tokens)
+    if not math.isfinite(kl + nll_before + nll_after):
+        raise ModelError("What one of the models computes are no numbers: choose another type.")
     return Loss(n, max(0.0, kl / n), n_same / n, math.exp(nll_before / (n - 1)), math.exp(nll_after / (n - 1)))

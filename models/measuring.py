@@ -71,10 +71,11 @@ def decoding(context: Context) -> float:
     return n / took
 
 
-def speed_ratios(before: Model, after: Model, *, threads: int) -> SpeedRatios:
+def speed_ratios(before: Model, after: Model, *, threads: int) -> SpeedRatios | None:
     """Compare two models over one vocabulary, in turns: a prompt of 128 tokens, and decoding behind it.
 
-    Medians of five rounds, so that what disturbs one of them counts for nothing. Raises `EngineError`.
+    Medians of five rounds, so that what disturbs one of them counts for nothing; None where a minute is not enough for
+    one. Raises `EngineError`.
     """
     settings = ContextSettings(_PROMPT_TOKENS + MAX_STEPS + 1, flash_attention=False, threads=threads)
     until = time.monotonic() + _COMPARISON_S
@@ -89,10 +90,10 @@ def speed_ratios(before: Model, after: Model, *, threads: int) -> SpeedRatios:
                     _round(other, after.n_vocab),
                 )
             except TimeUp:
-                if not rounds:
-                    raise
                 break
             rounds.append((prefill_after / prefill, decode_after / decode))
+    if not rounds:
+        return None
     prefills, decodes = zip(*rounds, strict=True)
     return SpeedRatios(statistics.median(prefills), statistics.median(decodes))
 

@@ -34,7 +34,8 @@ def read_ahead(
     if is_awaited():
         return
     residency.cut(common_prefix(context.tokens, draft.tokens))
-    if len(context.tokens) < draft.n_history and not residency.recall(draft.tokens[: draft.n_history]):
+    # With the opening behind it: a state is stored there, and a memory that has one comes back nowhere else.
+    if len(context.tokens) < draft.n_history and not residency.recall(draft.tokens[: draft.body_start]):
         return
     can_rewind = context.kind in ("dense", "sliding window")
     if not can_rewind and (context.anchor_end or 0) < draft.n_history:

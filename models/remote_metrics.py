@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from models.engine import TurnStats
@@ -28,7 +29,8 @@ class Metrics:
     """A page of counters, those of all engines behind it added up.
 
     `n_prompt` are tokens of prompts since the server began, `n_cached` those of them that it had in its cache.
-    `n_kv` is how many tokens its KV cache holds, `kv_usage` how full that is (0 to 1); None where it does not tell.
+    `n_kv` is how many tokens its KV cache holds, `kv_usage` how full that is (0 to 1, of several engines the mean);
+    None where it does not tell.
     """
 
     n_prompt: int
@@ -40,6 +42,7 @@ class Metrics:
 def read_metrics(page: str) -> Metrics | None:
     """Return what a page in Prometheus' text format tells; None if it has no counter of prompts."""
     sums: dict[str, float] = {}
+    counts: Counter[str] = Counter()
     n_kv = None
     for line in page.splitlines():
         if not line.startswith(("vllm:", "sglang:")) or not (found := _SAMPLE.fullmatch(line)):
@@ -53,11 +56,12 @@ def read_metrics(page: str) -> Metrics | None:
             continue
         if 0 <= value < 1 << 53:
             sums[name] = sums.get(name, 0.0) + value
+            counts[name] += 1
     n_prompt = next((sums[name] for name in _PROMPT if name in sums), None)
     if n_prompt is None:
         return None
     n_cached = sum(sums.get(name, 0.0) for name in _CACHED)  # SGLang shows none before the first hit
-    usage = next((sums[name] for name in _USAGE if name in sums), None)
+    usage = next((sums[name] / counts[name] for name in _USAGE if name in sums), None)
     if n_kv is None and _KV_SIZE in sums:
         n_kv = int(sums[_KV_SIZE])
     return Metrics(int(n_prompt), int(n_cached), n_kv, None if usage is None or usage > 1 else usage)

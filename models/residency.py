@@ -209,6 +209,9 @@ class Residency:
             # Only dense rows can be joined in the middle, and a recurrent state replaces the one that is there.
             if context.kind != "dense" or n_cells > context.n_ctx:
                 context.keep(0 if context.kind == "recurrent" else first.start)
+                # A hybrid memory may have gone back to an anchor, and pieces can be joined to their own borders only.
+                if context.kind == "hybrid" and all(hit.segment.start != len(context.tokens) for hit in hits):
+                    context.keep(0)
                 self._trim_chain()
         return len(context.tokens)
 
@@ -239,8 +242,10 @@ class Residency:
             is_loaded = self._load(hit, part, hits, payload)
             self._copy_s += time.monotonic() - copied_from
             if not is_loaded:
-                store.reject(hit.segment, part)
                 self._chain.clear()
+                if context.has_branches:  # the file may be sound, and there were too few cells for it
+                    return misses.cut(hit.segment.start, "context limit")
+                store.reject(hit.segment, part)
                 return misses.damaged("the engine refused it")
         self._chain = [hit.segment for hit in hits if hit.is_whole]
         self.left_s = 0.0

@@ -111,12 +111,15 @@ class Costs:
 
     def took(self, n_tokens: int, seconds: float) -> None:
         """Learn from an evaluation of `n_tokens`."""
+        # One stall is no measure of what follows.
         if n_tokens == 1:
-            # One stall is no measure of what follows.
-            usual_s = self.step_s if self.step_s is not None else seconds
-            self.step_s = _blend(usual_s, min(seconds, 2 * usual_s), _NEWEST_STEP)
-        elif self.step_s:
-            ratio = seconds / self.step_s
+            usual_s = self.step_s or seconds
+            had_stalled = 0 < 2 * seconds < usual_s  # as the very first one may, which reads weights from disk
+            self.step_s = seconds if had_stalled else _blend(usual_s, min(seconds, 2 * usual_s), _NEWEST_STEP)
+        elif self.step_s and seconds:
+            # No step takes longer than a batch: by one that stalled, any batch would seem cheap.
+            self.step_s = min(self.step_s, seconds)
+            ratio = min(seconds / self.step_s, 2 * self.ratio(n_tokens))
             self._ratios[n_tokens] = _blend(self._ratios.get(n_tokens, ratio), ratio, _NEWEST_BATCH)
 
     def is_known(self, n_tokens: int) -> bool:

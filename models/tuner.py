@@ -108,7 +108,7 @@ def measure(
             if trials.run([first] if kv_type != "f16" else [first, replace(first, flash_attention=True)]):
                 break
             # Threads that wait for each other while others have their processors: fewer of them may still get through.
-            trials.done.clear()
+            trials.start_over()
         else:
             return None
         best = choose(trials.done, stored)[0]
@@ -183,12 +183,20 @@ class _Trials:
 
     def __init__(self, model: Model, effort: Effort, progress: Told) -> None:
         self.done: list[Trial] = []
-        self.depth = min(effort.depth, model.n_ctx_train // 2)
+        limit = model.n_ctx_train // 2
+        # Only rows of a dense model can be put at other positions.
+        self.depth = min(effort.depth if model.memory_kind == "dense" else _BLOCK, limit)
+        self._n_prompt = min(effort.n_prompt, limit)
         self._model = model
         self._effort = effort
         self._progress = progress
         self._deadline = time.monotonic() + effort.budget_s
         self._n_begun = self._n_planned = 0
+        self._longest_s = 0.0
+
+    def start_over(self) -> None:
+        """Drop what was tried, and how long that took: what others need not take as long."""
+        self.done.clear()
         self._longest_s = 0.0
 
     def run(self, tunings: Sequence[Tuning]) -> bool:
@@ -214,7 +222,7 @@ class _Trials:
 
         One trial takes a third of the time at most: what it does then is broken off.
         """
-        n_prompt, n_vocab = min(self._effort.n_prompt, self.depth), self._model.n_vocab
+        n_prompt, n_vocab = self._n_prompt, self._model.n_vocab
         room = (self._effort.n_windows * MAX_STEPS) + 8 * _BLOCK
         settings = ContextSettings(
             max(self.depth, n_prompt) + room,
@@ -224,11 +232,12 @@ class _Trials:
             tuning.threads_batch,
             tuning.n_ubatch,
         )
-        with timed_context(self._model, settings, begun + self._effort.budget_s / 3) as context:
+        until = min(begun + self._effort.budget_s / 3, self._deadline)
+        with timed_context(self._model, settings, until) as context:
             context.decode(0)  # the first use of weights and threads costs what later ones do not
             context.clear()
             message = prompt = prefilling(context, _BLOCK, n_vocab)
-            if self._model.memory_kind == "dense":
+            if self.depth > _BLOCK:
                 _fill(context, self.depth)
             decode = max(decoding(context) for _ in range(self._effort.n_windows))
             with contextlib.suppress(TimeUp):

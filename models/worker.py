@@ -117,7 +117,7 @@ class Worker:
 
     def _serve(self, request: dict[str, Any]) -> None:
         request_id = request["id"]
-        while request["op"] in ("prepare", "anticipate") and self._engine and self._goes_on(self._engine):
+        while request["op"] == "prepare" and self._engine and self._goes_on(self._engine):
             self._step(self._engine)  # it needs the context to itself
         with self._state_lock:
             self._running = request_id

@@ -152,9 +152,11 @@ async def answer_rows(
 ) -> None:
     """Take rows, at most so many at once, and deliver each as soon as it is answered.
 
+    A row beside which others were asked is asked once more when the engine fails: any of them may be the reason.
     An error of `rows`, `ask` or `deliver` ends the others. Raises `EngineGone` when the engine fails row after row.
     """
     taking = asyncio.Lock()
+    asking_again = asyncio.Lock()
     n_faults = 0
 
     async def work() -> None:
@@ -165,6 +167,9 @@ async def answer_rows(
             if row is None:
                 return
             answered = await ask(row)
+            if answered.is_engines_fault and n_at_once > 1:
+                async with asking_again:
+                    answered = await ask(row)
             deliver(answered)
             n_faults = n_faults + 1 if answered.is_engines_fault else 0
             if n_faults == PATIENCE:

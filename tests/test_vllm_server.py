@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import vllm_server
+from tools import bootstrap, vllm_server
 from tools.vllm_server import VERSION, folder_of, obtain
 from tools.wheels import BuildError
 
@@ -38,6 +38,25 @@ def test_a_folder_that_is_no_environment(tmp_path: Path, capsys: pytest.CaptureF
     assert vllm_server.main([str(tmp_path)]) == 1
     told = capsys.readouterr()
     assert (told.out, "no virtual environment" in told.err) == ("", True)
+
+
+def test_an_environment_beside_is_that_of_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another folder's `venv` is another environment."""
+    asked: list[Path | None] = []
+
+    def obtain(folder: Path, own: Path | None, *_: object) -> Path:
+        asked.append(own)
+        return folder
+
+    monkeypatch.setattr(vllm_server, "obtain", obtain)
+    monkeypatch.setattr(vllm_server, "starter_model", lambda: tmp_path / "starter.gguf")
+    for name in ("a", "b"):
+        python = bootstrap.venv_python(tmp_path / name / "venv")
+        python.parent.mkdir(parents=True)
+        python.touch()
+        monkeypatch.chdir(tmp_path / name)
+        assert vllm_server.main(["venv"]) == 0
+    assert asked == [tmp_path / "a" / "venv", tmp_path / "b" / "venv"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="makes an executable by its mode")

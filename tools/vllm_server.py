@@ -64,7 +64,7 @@ def _set_up(folder: Path, own: Path | None, starter: Path, env: Mapping[str, str
     python = bootstrap.venv_python(venv)
     with log_path.open("w", encoding="utf-8") as log:
         if own is not None:
-            venv.symlink_to(own.resolve())
+            venv.symlink_to(own)
         else:
             _step([sys.executable, "-m", "venv", str(venv)], "given an environment", env, log, out)
             pip = [str(python), "-m", "pip"]
@@ -88,7 +88,7 @@ def main(arguments: list[str]) -> int:
     if given.startswith(("http://", "https://")):
         print(given)
         return 0
-    own = Path(given) if given else None
+    own = Path(given).resolve() if given else None
     try:
         starter = starter_model()
         if starter is None:

@@ -18,6 +18,7 @@ from models.errors import EngineError
 _WORD = b"xylophone"
 _READY = b"Enter sends"
 _DEADLINE_S = 60.0
+_NEVER = "The window never took a key: start `chatapp` by hand to see why."
 # `env` sets them, so that the surroundings of this process stay what they are.
 _ENV = ("env", "TERM=xterm-256color", "COLUMNS=120", "LINES=36", "CHATAPP_LANGUAGE=en", "CHATAPP_PLAIN=off")
 
@@ -47,9 +48,12 @@ def _type(terminal: int, begun: float) -> None:
     seen, typed = b"", False
     while not (typed and _WORD in seen):
         if time.monotonic() - begun > _DEADLINE_S:
-            raise EngineError("The window never took a key: start `chatapp` by hand to see why.")
+            raise EngineError(_NEVER)
         if select.select([terminal], [], [], 0.01)[0]:
-            seen += os.read(terminal, 1 << 16)
+            said = _read(terminal)
+            if not said:
+                raise EngineError(_NEVER)
+            seen += said
         if not typed and _READY in seen:
             os.write(terminal, _WORD)
             typed, seen = True, b""
@@ -57,9 +61,13 @@ def _type(terminal: int, begun: float) -> None:
 
 def _drain(terminal: int) -> None:
     """Read what it says until it has ended."""
-    while True:
-        try:
-            if not os.read(terminal, 1 << 16):
-                return
-        except OSError:  # the other side is closed
-            return
+    while _read(terminal):
+        pass
+
+
+def _read(terminal: int) -> bytes:
+    """What it says; nothing once it has ended, of which Linux makes an error."""
+    try:
+        return os.read(terminal, 1 << 16)
+    except OSError:
+        return b""

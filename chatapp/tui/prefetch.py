@@ -35,7 +35,7 @@ class Prefetch:
         self._stage = stage
         self._prefetcher = prefetcher
         self._later: Timer | None = None
-        self._wanted: str | None = None
+        self._wanted: object | None = None  # stands for one prefetch: its thread may outlive it, and learns so
 
     def highlighted(self, session_id: str | None) -> None:
         """The cursor came to a row."""
@@ -49,18 +49,18 @@ class Prefetch:
 
     def _begin(self, session_id: str) -> None:
         if self._stage.is_standing and not self._stage.talk.live:
-            self._wanted = session_id
-            self._stage.work(self._fetch(session_id), "prefetch")
+            self._wanted = wish = object()
+            self._stage.work(self._fetch(session_id, wish), "prefetch")
 
-    async def _fetch(self, session_id: str) -> None:
+    async def _fetch(self, session_id: str, wish: object) -> None:
         prefetcher, info = self._prefetcher, self._stage.talk.model.info
         assert prefetcher is not None
         fingerprint = info.fingerprint if info else None
         try:
             tips = await self._stage.beside.ask(lambda _: prefetcher.tips(session_id))
-            await asyncio.to_thread(prefetcher.fetch, tips, fingerprint, lambda: self._wanted == session_id)
+            await asyncio.to_thread(prefetcher.fetch, tips, fingerprint, lambda: self._wanted is wish)
         except (SessionError, EngineError, OSError):
             pass  # a convenience: without it the restore reads from the disk
         finally:
-            if self._wanted == session_id:
+            if self._wanted is wish:
                 self._wanted = None

@@ -18,7 +18,7 @@ AFTER_S = 0.5
 class TypeAhead:
     """Owner of the draft that is being read. `may` says whether that is allowed now; None: it never is.
 
-    A draft that goes on where the one being read ends waits for its turn; any other takes its place.
+    A draft that goes on where the one being read ends waits for its turn; any other takes its place, and so does none.
     """
 
     def __init__(self, stage: Stage, may: Callable[[], bool] | None) -> None:
@@ -35,13 +35,15 @@ class TypeAhead:
         if self._may is None or not self._stage.is_standing:
             return
         if not self._stage.composer.text:
-            self._forget()
+            self._end()
         if self._later is not None:
             self._later.stop()
         self._later = self._stage.composer.set_timer(AFTER_S, self._look)
 
     def _look(self) -> None:
         draft = self._draft()
+        if draft is None or (self._reading and draft[0] != self._reading[0]):
+            self._end()
         if draft is None or not self._is_idle():
             return
         if self._reading and self._reading[0] == draft[0] and draft[1].startswith(self._reading[1]):
@@ -77,7 +79,7 @@ class TypeAhead:
     async def _read(self, draft: tuple[str, str]) -> None:
         stage = self._stage
         session_id, text = self._reading = draft
-        self._is_outgrown, is_whole = False, True
+        self._is_outgrown, is_whole, is_told = False, True, False
         if self._told != session_id:
             self._forget()
             self._told = session_id
@@ -85,7 +87,7 @@ class TypeAhead:
             async with aclosing(stage.manager.anticipate(session_id or None, text)) as events:
                 async for ahead in events:
                     if self._reading is draft and stage.is_standing:
-                        is_whole = ahead.is_whole
+                        is_whole, is_told = ahead.is_whole, True
                         stage.talk.readings(session_id).ahead = ahead
                         stage.needs_paint = True
         except SessionError:
@@ -93,10 +95,19 @@ class TypeAhead:
         finally:
             if self._reading is draft:
                 self._reading = None
+        if not is_told:  # the engine has gone, or has another model
+            self._forget()
         # Another request may have ended it: once more for each draft, and not for ever.
         if self._is_outgrown or (not is_whole and self._retried != draft):
             self._retried = draft
             self.changed()
+
+    def _end(self) -> None:
+        """Read on no more: there is nothing that would be sent."""
+        if self._reading is not None:
+            self._reading = None
+            self._stage.app.workers.cancel_group(self._stage.app, "typeahead")
+        self._forget()
 
     def _forget(self) -> None:
         """Say nothing more of what was read."""

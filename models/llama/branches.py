@@ -48,7 +48,7 @@ class Branches:
         self._context = context
         self._tokens: list[list[int]] = [[] for _ in range(n)]
         self._cells: list[list[_Cells]] = [[] for _ in range(n)]
-        self._prefix_cells = _Cells(0)
+        self._prefix_cells: list[_Cells] = []
         self._batch = lib.llama_batch_init(context.n_batch, 0, 1)
 
     def close(self) -> None:
@@ -70,27 +70,36 @@ class Branches:
     def n_free(self) -> int:
         """Cells that are certainly free: what was cut from a sequence that others share counts as used."""
         self._count_prefix()
-        used = {id(cells): cells.n for shared in self._cells for cells in shared} | {
-            id(self._prefix_cells): self._prefix_cells.n
-        }
+        used = {id(cells): cells.n for shared in (*self._cells, self._prefix_cells) for cells in shared}
         return max(0, self._context.n_ctx - sum(used.values()))
 
     # --- branching ---
 
-    def fork(self, branch: int, source: int, n: int) -> None:
-        """Make a branch hold the first `n` tokens of another one, or of `PREFIX`; it may be the same one."""
+    def fork(self, branch: int, source: int, n: int) -> int:
+        """Make a branch hold the first `n` tokens of another one, or of `PREFIX`; it may be the same one.
+
+        Returns how many it holds: none where the window behind them has gone.
+        """
+        tokens = self.tokens(source)
+        assert n <= len(tokens), "there is not so much to share"
+        is_cut = n < len(tokens)
         if source == branch:
             self._cut(branch, n)
-            return
+        else:
+            self._copy(branch, source, n)
+        if n and is_cut and not self._context.holds_window(_FIRST + branch, n):
+            self.drop(branch)
+        return len(self._tokens[branch])
+
+    def _copy(self, branch: int, source: int, n: int) -> None:
         self.drop(branch)
         if n == 0:
             return
         tokens = self.tokens(source)
-        assert n <= len(tokens), "there is not so much to share"
         lib.llama_memory_seq_cp(self._context.memory, 0 if source == PREFIX else _FIRST + source, _FIRST + branch, 0, n)
         self._tokens[branch] = list(tokens[:n])
         self._count_prefix()
-        self._cells[branch] = [self._prefix_cells] if source == PREFIX else list(self._cells[source])
+        self._cells[branch] = list(self._prefix_cells if source == PREFIX else self._cells[source])
         self._context.has_branches = True
 
     def drop(self, branch: int) -> None:
@@ -107,7 +116,7 @@ class Branches:
         lib.llama_memory_seq_rm(context.memory, 0, -1, -1)
         lib.llama_memory_seq_cp(context.memory, _FIRST + branch, 0, 0, len(tokens))
         context.replace_prefix(tokens)
-        self._prefix_cells = _Cells(len(tokens))
+        self._prefix_cells = self._cells[branch]
         self.drop(branch)
 
     def _cut(self, branch: int, n: int) -> None:
@@ -122,12 +131,17 @@ class Branches:
 
     def _is_shared(self, cells: _Cells, branch: int) -> bool:
         others = (shared for other, shared in enumerate(self._cells) if other != branch)
-        return cells is self._prefix_cells or any(cells is one for shared in others for one in shared)
+        return any(cells is one for shared in (*others, self._prefix_cells) for one in shared)
 
     def _count_prefix(self) -> None:
-        n = len(self._context.tokens)
-        if self._prefix_cells.n != n:
-            self._prefix_cells = _Cells(n)  # what was forked from it before may still hold the cells it had then
+        """Note what was appended to the prefix, or cut from it; branches may still hold the cells that it had then."""
+        cells = self._prefix_cells
+        n_more = len(self._context.tokens) - sum(one.n for one in cells)
+        while n_more < 0:
+            last = cells.pop()
+            n_more += last.n
+        if n_more > 0:
+            cells.append(_Cells(n_more))
 
     # --- evaluation ---
 
@@ -149,6 +163,7 @@ class Branches:
         result = lib.llama_decode(self._context.handle, batch)
         if result == 0:
             lib.llama_synchronize(self._context.handle)
+            self._context.branches_allocated(n)
             for part in parts:
                 self._append(part)
             return "done"

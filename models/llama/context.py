@@ -374,16 +374,15 @@ class Context:
                 lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
         else:
             lib.llama_memory_clear(self._memory, True)
+            self.cells_end = 0
         self.tokens.clear()
         self._needs_state = False
         self._anchor = None
-        self.cells_end = 0
 
     def replace_prefix(self, tokens: Sequence[int]) -> None:
         """Take note that sequence 0 holds other tokens now."""
         self.tokens[:] = tokens
         self._anchor = None
-        self.cells_end = self.n_ctx  # wherever its cells lie
         assert self._spans(len(tokens)), "the prefix is what it is said to be"
 
     def _spans(self, n: int) -> bool:
@@ -396,7 +395,11 @@ class Context:
         if not self._spans(n):
             return False
         # The library's own answer is not enough: it cuts a window whose rows are gone without a word.
-        return self._kind != "sliding window" or self._sees_window(0, n)
+        return self.holds_window(0, n)
+
+    def holds_window(self, sequence: int, end: int) -> bool:
+        """True if a sequence that ends at `end` has all that the token there sees; without windows it always has."""
+        return self._kind != "sliding window" or self._sees_window(sequence, end)
 
     def _sees_window(self, sequence: int, end: int, start: int = 0) -> bool:
         """Read from the sequence itself: its partial state is the rows of the sliding-window layers."""
@@ -440,6 +443,10 @@ class Context:
             return False
         self.cells_end = len(self.tokens)
         return True
+
+    def branches_allocated(self, n: int) -> None:
+        """Take note that branches have filled `n` more cells."""
+        self.cells_end = min(self.n_ctx, self.cells_end + n)
 
     def _allocated(self, n: int) -> None:
         """Raise the bound: the next free cell lies at most behind all that are or were in use."""

@@ -11,6 +11,8 @@ from models.errors import ModelError
 from models.llama.native import lib
 
 _STEP = re.compile(r"^\[\s*(\d+)/\s*(\d+)\]")
+_UNWRITTEN = re.compile(r"failed to quantize: .*iostream")
+"""What C++ says of a file that cannot be written on; of a model that is refused it says other things."""
 
 
 def quantize(
@@ -34,9 +36,14 @@ def quantize(
     # From one quantized type to another: what it costs is measured afterwards.
     params.allow_requantize = True
 
+    why = "llama.cpp's quantizer refused it"
+
     def said(_level: int, text: bytes, _data: object) -> None:
+        nonlocal why
         line = text.decode("utf-8", "replace")
         log(line)
+        if _UNWRITTEN.search(line):
+            why = f"{target.parent} has no room left, or cannot be written"
         if found := _STEP.match(line):
             told(int(found[1]), int(found[2]))
 
@@ -44,7 +51,7 @@ def quantize(
     lib.llama_log_set(callback, ctypes.c_void_p(0))
     try:
         if lib.llama_model_quantize(bytes(source), bytes(target), ctypes.byref(params)) != 0:
-            raise ModelError(f"{source.name} cannot be converted to {type_name}: llama.cpp's quantizer refused it.")
+            raise ModelError(f"{source.name} cannot be converted to {type_name}: {why}.")
     finally:
         # The callback ends with this call; the library's own prints to stderr.
         lib.llama_log_set(lib.llama_log_callback(), ctypes.c_void_p(0))

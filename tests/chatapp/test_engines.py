@@ -57,6 +57,8 @@ def test_the_settings_reach_a_real_engine(settings: Settings, monkeypatch: pytes
             kv=kv,
             kv_type="q8_0",
             loras=loras,
+            speculation="off",
+            n_parallel=3,
         )
     )
     assert taken == {
@@ -71,6 +73,8 @@ def test_the_settings_reach_a_real_engine(settings: Settings, monkeypatch: pytes
         "kv_type": "q8_0",
         "chat_format": None,
         "loras": loras,
+        "speculation": "off",
+        "n_parallel": 3,
     }
 
 

@@ -23,6 +23,17 @@ def test_only_a_battery_that_nothing_charges_counts(
     assert is_on_battery() is expected
 
 
+@pytest.mark.parametrize("failure", [FileNotFoundError("/sys/class/power_supply"), PermissionError(), ValueError()])
+def test_a_system_that_cannot_be_asked(monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
+    """In some containers there is no such folder, or nobody may read it: that is no reason to wait, or to fail."""
+
+    def read() -> None:
+        raise failure
+
+    monkeypatch.setattr(psutil, "sensors_battery", read, raising=False)
+    assert not is_on_battery()
+
+
 def test_a_system_without_batteries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where psutil knows of none, there is none."""
     monkeypatch.delattr(psutil, "sensors_battery", raising=False)

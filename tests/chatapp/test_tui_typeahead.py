@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -45,7 +46,7 @@ async def test_a_paste_is_read_ahead_and_told(tmp_path: Path) -> None:
         assert stats.resident_tokens >= n_ready
         assert stats.prefilled_tokens is not None
         assert stats.prefilled_tokens < 20
-        assert "read ahead" not in window.screen_text()
+        await until(pilot, lambda: "read ahead" not in window.screen_text(), "the line is gone")
 
 
 async def test_the_draft_of_a_conversation_stands_behind_its_history(tmp_path: Path) -> None:
@@ -129,6 +130,41 @@ async def test_an_emptied_box_says_nothing(tmp_path: Path) -> None:
         await until(pilot, lambda: "read ahead" not in window.screen_text(), "the line is gone")
 
 
+@pytest.mark.parametrize("left", ["", "   ", "/help"])
+async def test_what_is_not_to_be_sent_any_more_is_not_read_on(tmp_path: Path, left: str) -> None:
+    """A paste that was taken out of the box again, or gave way to a command, costs nothing more and is not told."""
+    window = typist(tmp_path)
+    async with window.app.run_test(size=SIZE) as pilot:
+        gate, n_read = asyncio.Event(), 0
+
+        async def pause(_seconds: float) -> None:
+            nonlocal n_read
+            await gate.wait()
+            n_read += 1
+
+        await until(pilot, lambda: window.app.stage.talk.model.info is not None, "the model")
+        window.engine._sleep = pause
+        window.composer.rewrite(PASTE)
+        await until(pilot, lambda: bool(window.engine.drafts), "the draft")
+        reading = next(one for one in window.app.workers if one.group == "typeahead")
+        window.composer.rewrite(left)
+        await until(pilot, lambda: reading.is_finished, "its end, while it hangs")
+        gate.set()
+        await pilot.pause()
+        assert (n_read, window.app.readings.ahead) == (0, None)
+
+
+async def test_a_draft_that_nobody_reads_is_not_told_as_read(tmp_path: Path) -> None:
+    """Once the engine has gone, or another model came, nothing of the draft is ready any more."""
+    window = typist(tmp_path)
+    async with window.app.run_test(size=SIZE) as pilot:
+        window.composer.rewrite(PASTE)
+        await sees(pilot, window, "tokens read ahead")
+        window.engine._info = None
+        window.composer.rewrite(PASTE + "And more.")
+        await until(pilot, lambda: "read ahead" not in window.screen_text(), "the line is gone")
+
+
 async def test_a_draft_that_grows_does_not_end_its_reading(tmp_path: Path) -> None:
     """What goes on where the one being read ends waits; a draft with another beginning takes its place."""
     window = typist(tmp_path)
@@ -192,7 +228,6 @@ class Prefetched:
         self.asked: list[str] = []
         self.fetched: list[tuple[Sequence[tuple[str, str]], str | None]] = []
         self.went_on: list[bool] = []
-        self.gate: asyncio.Event | None = None
 
     def tips(self, session_id: str) -> Sequence[tuple[str, str]]:
         """One tip that names the conversation."""
@@ -224,3 +259,41 @@ async def test_the_row_under_the_cursor_is_prefetched(tmp_path: Path) -> None:
         assert info is not None
         assert prefetched.fetched == [([("generation", ids[0])], info.fingerprint)]
         assert prefetched.went_on[-1]
+
+
+class Stuck(Prefetched):
+    """The first prefetch hangs at a slow disk until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.disk = threading.Event()
+
+    def fetch(self, tips: Sequence[tuple[str, str]], fingerprint: str | None, goes_on: Callable[[], bool]) -> int:
+        """Remember who asks, and hang the first time."""
+        self.fetched.append((tips, fingerprint))
+        if len(self.fetched) == 1:
+            self.disk.wait()
+        self.went_on.append(goes_on())
+        return 0
+
+
+async def test_a_cursor_that_comes_back_prefetches_again(tmp_path: Path) -> None:
+    """The prefetch that still hangs ends, and does not take the new one of the same conversation along."""
+    made = Window(tmp_path)
+    ids = [await made.ask(f"Question {n}") for n in range(2)]
+    stuck = Stuck()
+    window = Window(tmp_path, prefetcher=stuck)
+    async with window.app.run_test(size=SIZE) as pilot:
+        try:
+            await until(pilot, lambda: window.app.stage.talk.model.info is not None, "the model")
+            window.app._prefetch.highlighted(ids[0])
+            await until(pilot, lambda: len(stuck.fetched) == 1, "the first")
+            window.app._prefetch.highlighted(ids[1])
+            window.app._prefetch.highlighted(ids[0])
+            await until(pilot, lambda: len(stuck.went_on) == 1, "the second")
+            assert stuck.fetched[0] == stuck.fetched[1]
+            stuck.disk.set()
+            await until(pilot, lambda: len(stuck.went_on) == 2, "the first again")
+            assert stuck.went_on == [True, False]
+        finally:
+            stuck.disk.set()

@@ -14,6 +14,7 @@ from models.engine import Entry, Event, Failed, Finished, Loaded, Piece, Prepare
 from models.fingerprint import Fingerprint
 from models.kvformat import PARTS
 from models.loading import LocalSettings
+from models.local import LocalEngine
 
 E = TypeVar("E", Loaded, Progress, Prepared, Piece, Finished, Stored, Failed)
 
@@ -87,6 +88,13 @@ def local_settings(root: Path, *, n_ctx: int = N_CTX) -> LocalSettings:
         flash_attention="off",
         speculation="off",
     )
+
+
+def free(engine: LocalEngine) -> None:
+    """Close an engine and give back the memory of its context and weights, which ends with the process otherwise."""
+    engine.close()
+    engine._context.close()
+    engine._model.close()
 
 
 def copy_notes(source: Path, root: Path) -> Path:

@@ -19,10 +19,14 @@ from models.errors import ModelError
         ("model", "F16", "model-Q8_0"),
         ("model", None, "model-Q8_0"),
         ("Q4_1", "Q4_1", "Q4_1-Q8_0"),
+        ("qwen3:8b", "Q4_1", "qwen3-8b-Q8_0"),
+        ("hf.co/owner/Model-GGUF:Q4_1", "Q4_1", "hf.co-owner-Model-GGUF-Q8_0"),
+        ("../..\\.x\x1b[31m\n", None, "-..-.x-[31m--Q8_0"),
+        (".hidden", None, "hidden-Q8_0"),
     ],
 )
 def test_the_type_at_the_end_of_a_name_is_exchanged(name: str, quantization: str | None, expected: str) -> None:
-    """In any case of letters; where there is none, it is appended."""
+    """In any case of letters; where there is none, it is appended. What comes out is the name of a file."""
     assert converted_name(name, quantization, "Q8_0") == expected
 
 
@@ -66,6 +70,26 @@ def test_no_file_is_replaced(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="is already there"), unfinished(target, 10):
         pytest.fail("this must not be reached")
     assert (target.read_bytes(), list(tmp_path.iterdir())) == (b"other", [target])
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool) -> None:
+    """The file is moved into its place, and replaces nothing there either."""
+
+    def link(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("models.conversion.os.link", link)
+    target = tmp_path / "new.gguf"
+    with unfinished(target, 10) as part:
+        part.write_bytes(b"whole")
+        if is_there:
+            target.write_bytes(b"other")
+            with pytest.raises(ModelError, match="is there by now"):
+                finish(part, target)
+        else:
+            finish(part, target)
+    assert (target.read_bytes(), list(tmp_path.iterdir())) == (b"other" if is_there else b"whole", [target])
 
 
 def test_a_full_disk_is_seen_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

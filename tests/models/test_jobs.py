@@ -34,7 +34,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tune_request(model: Path, cache_dir: Path, **changes: Any) -> dict[str, Any]:
     """A short look at a model."""
     request = {"op": "tune", "model": str(model), "cache_dir": str(cache_dir), "kv_type": "f16"}
-    return request | {"thorough": False, "seconds": 8.0} | changes
+    return request | {"thorough": False, "seconds": 20.0} | changes
 
 
 def convert_request(model: Path, target: Path, type_name: str) -> dict[str, Any]:
@@ -112,6 +112,39 @@ def test_a_model_that_cannot_be_read_is_an_error_of_ours(tmp_path: Path) -> None
         run_job(convert_request(path, tmp_path / "x", "Q8_0"), cache_dir=tmp_path, told=lambda *_: None)
     with pytest.raises(ModelError, match="No such file"):
         run_job(tune_request(tmp_path / "none.gguf", tmp_path), cache_dir=tmp_path, told=lambda *_: None)
+
+
+_IN_LITTLE_ROOM = """
+import json, resource, sys
+from pathlib import Path
+from models.errors import ModelError
+from models.jobs import run_job
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 17, 1 << 17))
+try:
+    run_job(json.loads(sys.argv[1]), cache_dir=Path(sys.argv[2]), told=lambda *what: None)
+except ModelError as exc:
+    print(exc)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="limits of POSIX")
+def test_a_disk_that_gets_full_is_said(tiny: Path, tmp_path: Path) -> None:
+    """It is not the model that is at fault; here no file may grow beyond 128 KiB."""
+    target = tmp_path / "there" / "new.gguf"
+    target.parent.mkdir()
+    command = [sys.executable, "-c", _IN_LITTLE_ROOM, json.dumps(convert_request(tiny, target, "Q8_0")), str(tmp_path)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert f"to Q8_0: {target.parent} has no room left" in ran.stdout, ran.stderr
+
+
+def test_memory_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers of two models may not fit where both of them do."""
+
+    def run(_job: Job) -> dict[str, Any]:
+        raise MemoryError
+
+    monkeypatch.setattr(Job, "run", run)
+    assert "not enough memory" in Job({}, io.BytesIO()).outcome()["failed"]
 
 
 def test_a_process_that_dies_is_an_error_of_ours(tiny: Path, tmp_path: Path) -> None:

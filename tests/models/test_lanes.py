@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from models.engine import Entry, Event, Failed, Finished, Loaded, Piece, Prepared, Prompt, Sampling, Stored
+from models.engine import Ahead, Entry, Event, Failed, Finished, Loaded, Piece, Prepared, Prompt, Sampling, Stored
 from models.errors import PromptTooLong
 from models.llama import Context, ContextSettings
 from models.local import LocalEngine
 from models.schema import grammar_of
-from tests.models.helpers import copy_notes, local_settings, one, segment_files
+from tests.models.helpers import copy_notes, free, local_settings, one, segment_files
 from tests.models.tiny_models import build
 
 GREEDY = Sampling(temperature=0, max_tokens=16)
@@ -66,7 +66,7 @@ def together(warm_root: Path, tmp_path: Path) -> Iterator[Together]:
     """Four at once, over an empty disk."""
     made = Together(copy_notes(warm_root, tmp_path))
     yield made
-    made.engine.close()
+    free(made.engine)
 
 
 def about(word: str, *, system: str = SYSTEM, store_kv: bool = False) -> Prompt:
@@ -108,7 +108,7 @@ def test_answers_are_those_of_the_same_questions_alone(together: Together, warm_
     together.run()
     for key, word in enumerate(WORDS):
         assert_equal_but_for_rounding(alone, about(word), answer_alone(alone, about(word)), together.finished(key))
-    alone.close()
+    free(alone)
 
 
 def test_what_is_told_of_each(together: Together) -> None:
@@ -141,7 +141,7 @@ def test_a_prepared_prefix_is_evaluated_once(together: Together) -> None:
         assert stats.resident_tokens is not None
         assert stats.resident_tokens >= n_shared
         assert stats.prefilled_tokens == (stats.prompt_tokens or 0) - stats.resident_tokens
-    assert together.n_prefilled < n_shared / 2
+    assert together.n_prefilled < 24 * len(WORDS)
 
 
 def test_a_prefix_that_questions_share_by_themselves_is_evaluated_once(together: Together) -> None:
@@ -193,22 +193,22 @@ def test_one_that_is_cancelled_while_it_waits(together: Together) -> None:
 
 def test_more_than_the_context_holds(warm_root: Path, tmp_path: Path) -> None:
     """Those who do not fit wait, or begin again where they were; every answer is whole, and as it is alone."""
-    together = Together(copy_notes(warm_root, tmp_path), n_ctx=384)
-    alone = LocalEngine(local_settings(copy_notes(warm_root, tmp_path / "alone"), n_ctx=384), lambda _event: None)
-    sampling = replace(GREEDY, max_tokens=100)
-    prompts = [about(word, system=f"You like {word} very much, and say so often.") for word in WORDS[:6]]
+    together = Together(copy_notes(warm_root, tmp_path), n_ctx=256)
+    alone = LocalEngine(local_settings(copy_notes(warm_root, tmp_path / "alone"), n_ctx=256), lambda _event: None)
+    sampling = replace(GREEDY, max_tokens=60)
+    prompts = [about(word, system=f"You like {word} very much, and say so often.") for word in WORDS[:5]]
     for key, prompt in enumerate(prompts):
         together.join(key, prompt, sampling)
     together.run()
     for key, prompt in enumerate(prompts):
         assert_equal_but_for_rounding(alone, prompt, answer_alone(alone, prompt, sampling), together.finished(key))
-    alone.close()
-    together.engine.close()
+    free(alone)
+    free(together.engine)
 
 
 def test_an_answer_that_outgrows_what_was_expected(warm_root: Path, tmp_path: Path) -> None:
     """Without a limit answers may need more cells than there are: the newest gives way and goes on later."""
-    together = Together(copy_notes(warm_root, tmp_path), n_ctx=512, n_parallel=2)
+    together = Together(copy_notes(warm_root, tmp_path), n_ctx=256, n_parallel=2)
     for key, word in enumerate(WORDS[:3]):
         together.join(key, about(word, system="Go on and on."), Sampling(temperature=1.5, seed=7))
     together.run()
@@ -216,7 +216,7 @@ def test_an_answer_that_outgrows_what_was_expected(warm_root: Path, tmp_path: Pa
         pieces = [event for event in together.heard[key] if isinstance(event, Piece)]
         assert "".join(piece.text for piece in pieces) == together.finished(key).text
         assert together.finished(key).reason in ("end", "context")
-    together.engine.close()
+    free(together.engine)
 
 
 def test_a_conversation_comes_back_from_disk(together: Together) -> None:
@@ -235,7 +235,7 @@ def test_a_conversation_comes_back_from_disk(together: Together) -> None:
     assert stats.restored_tokens is not None
     assert stats.restored_tokens >= sum(len(run.ids) for run in (*prepared.runs, first.run))
     assert (stats.prefilled_tokens or 0) < 16
-    again.engine.close()
+    free(again.engine)
 
 
 def test_a_grammar_beside_others(together: Together) -> None:
@@ -246,6 +246,20 @@ def test_a_grammar_beside_others(together: Together) -> None:
     together.run()
     assert json.loads(together.finished(0).text)["name"] in ("rope", "fish")
     assert together.finished(1).reason == "length"
+
+
+def test_a_draft_has_the_room_of_what_was_answered(together: Together) -> None:
+    """It is not read while questions are answered; then what was kept of them to share gives way to it."""
+    for key, word in enumerate(WORDS[:4]):
+        together.join(key, about(word, system=" ".join(f"{word} {n}" for n in range(100))))
+    told: list[Ahead] = []
+    draft = Prompt((Entry("user", " ".join(f"boat {n}" for n in range(300))),))
+    together.engine.anticipate(draft, told.append)
+    assert told == []
+    together.run()
+    together.engine.anticipate(draft, told.append)
+    assert told[-1].is_whole
+    assert told[-1].n_ready > 1000
 
 
 def test_one_that_is_too_long(together: Together) -> None:
@@ -275,7 +289,7 @@ def test_memory_kinds(tmp_path: Path, kind: str, n_parallel: int) -> None:
     settings = replace(local_settings(tmp_path), model_path=build(kind, tmp_path), n_parallel=3, n_ctx=256)
     engine = LocalEngine(settings, told.append)
     assert one(Loaded, told).info.n_parallel == n_parallel
-    engine.close()
+    free(engine)
 
 
 def test_failing_all(together: Together) -> None:

@@ -23,6 +23,7 @@ vllm:prefix_cache_hits_total{engine="1",model_name="m"} 32.0
 vllm:external_prefix_cache_queries_total{engine="1",model_name="m"} 68.0
 vllm:external_prefix_cache_hits_total{engine="1",model_name="m"} 16.0
 vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
+vllm:kv_cache_usage_perc{engine="1",model_name="m"} 0.75
 vllm:cache_config_info{block_size="32",cache_dtype="auto",kv_cache_size_tokens="46592",engine="0"} 1.0
 """
 SGLANG = """\
@@ -35,8 +36,11 @@ sglang:max_total_num_tokens{model_name="m"} 161721.0
 
 
 def test_a_page_of_vllm() -> None:
-    """Engines are added up, and what a store beside them had; quotes in labels, times and other samples do no harm."""
-    assert read_metrics(VLLM) == Metrics(8_129_002, 112, n_kv=46_592, kv_usage=0.25)
+    """Engines are added up, and what a store beside them had; how full they are is the mean.
+
+    Quotes in labels, times and other samples do no harm.
+    """
+    assert read_metrics(VLLM) == Metrics(8_129_002, 112, n_kv=46_592, kv_usage=0.5)
 
 
 def test_a_page_of_sglang() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models import misses
 from models.cost import Rates
 from models.engine import MemoryKind
 from models.errors import EngineError
@@ -43,7 +44,7 @@ class FakeContext:
         self.cancel_at: int | None = None
         self.refuses = False
         self.lacks_state = False
-        self.is_pushed_back = False
+        self.is_pushed_back = self.has_branches = False
         self.n_compacted = 0
 
     @property
@@ -529,6 +530,16 @@ def test_refused_rows_are_prefilled(start: Start, tmp_path: Path) -> None:
     assert len(list((tmp_path / "kv" / "damaged").iterdir())) == 1
     program.context.refuses = False
     program.capture(ENDS)
+    assert miss(start(), SYSTEM + ONE) == ((0, 60, 0), None)
+
+
+def test_rows_that_may_lack_cells_stay_where_they_are(start: Start, tmp_path: Path) -> None:
+    """Beside other sequences a refusal says nothing of the file: it serves once they are gone."""
+    start().turn(SYSTEM + ONE)
+    program = start()
+    program.context.refuses = program.context.has_branches = True
+    assert miss(program, SYSTEM + ONE) == ((0, 0, 60), misses.cut(0, "context limit"))
+    assert not list((tmp_path / "kv").glob("damaged/*"))
     assert miss(start(), SYSTEM + ONE) == ((0, 60, 0), None)
 
 

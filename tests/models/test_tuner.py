@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -14,8 +15,10 @@ import pytest
 from models import tuner
 from models.kvstatus import StoredKv
 from models.llama import Model
-from models.tuner import LITTLE_KV, Effort, choose, measure, tune
+from models.measuring import TimeUp
+from models.tuner import LITTLE_KV, Effort, _Trials, choose, measure, tune
 from models.tuning import (
+    DOUBTFUL_S,
     FULL_UBATCH,
     KvType,
     Rates,
@@ -83,12 +86,31 @@ def test_another_machine_or_build_is_measured(
     assert len(measured) == 3
 
 
-def test_what_was_measured_beside_others_is_used_and_not_kept(tmp_path: Path, measured: list[Tuned | None]) -> None:
-    """A doubtful measurement holds for this run; the next one measures again."""
-    measured[-1] = replace(TUNED, foreign=1.2)
-    assert (ask(tmp_path), list(tmp_path.iterdir())) == (CHOICE, [])
-    ask(tmp_path)
-    assert (len(measured), remembered(tmp_path, "ab", "f16")) == (3, TUNED)
+@pytest.mark.parametrize(("age_s", "n_measured"), [(60, 1), (DOUBTFUL_S + 60, 2), (-60, 2)])
+def test_what_was_measured_beside_others_holds_for_some_hours(
+    tmp_path: Path, measured: list[Tuned | None], age_s: float, n_measured: int
+) -> None:
+    """On a machine that is always busy not each start measures; what is old, or of the future, is measured again."""
+    measured[-1] = replace(TUNED, foreign=1.2, measured_at=time.time() - age_s)
+    assert [ask(tmp_path), ask(tmp_path)] == [CHOICE, CHOICE]
+    assert len(measured) == 5 - n_measured
+
+
+def test_a_doubtful_choice_stays_where_nothing_can_be_measured(tmp_path: Path, measured: list[Tuned | None]) -> None:
+    """Even an old one: stored KV was made with it."""
+    remember(tmp_path, "ab", replace(TUNED, foreign=1.2))
+    measured[-1] = None
+    assert ask(tmp_path) == CHOICE
+
+
+@pytest.mark.parametrize(
+    ("foreign", "before", "expected"),
+    [(0.1, 0.1, True), (0.1, 1.2, True), (1.2, 1.3, True), (1.2, 0.1, False), (1.2, -1.0, True)],
+)
+def test_a_doubtful_measurement_never_replaces_a_sure_one(foreign: float, before: float, expected: bool) -> None:
+    """Any other is newer, and better than nothing (here: below 0)."""
+    kept = None if before < 0 else replace(TUNED, foreign=before)
+    assert replace(TUNED, foreign=foreign).replaces(kept) is expected
 
 
 def test_where_others_cannot_be_seen_it_is_kept(tmp_path: Path, measured: list[Tuned | None]) -> None:
@@ -222,21 +244,61 @@ def test_quantized_kv_needs_flash_attention() -> None:
     assert choose([only], {False: StoredKv(1000, 10)}) == (only.tuning, RATES, "needed")
 
 
+@pytest.mark.parametrize(("foreign", "expected"), [(0.0, "measured"), (None, "measured"), (1.2, "kv")])
+def test_stored_kv_is_not_given_up_for_a_doubtful_measurement(
+    monkeypatch: pytest.MonkeyPatch, foreign: float | None, expected: str
+) -> None:
+    """However much faster the other mode seemed."""
+
+    class Rated(_Trials):
+        def run(self, tunings: Sequence[Tuning]) -> bool:
+            self.done += [Trial(one, replace(RATES, decode=20 if one.flash_attention else 60)) for one in tunings]
+            return True
+
+    monkeypatch.setattr(tuner, "_Trials", Rated)
+    monkeypatch.setattr("models.busy.ForeignLoad.cores_used", lambda _load: foreign)
+    model = cast(Model, SimpleNamespace(n_ctx_train=4096, memory_kind="dense"))
+    tuned = measure(model, QUICK, "f16", stored={True: StoredKv(5000, 10)}, progress=lambda _done, _n: None)
+    assert tuned
+    assert (tuned.reason, tuned.choice.flash_attention) == (expected, expected == "kv")
+
+
+def test_fewer_threads_are_tried_where_all_take_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long those took that got through: without them there would be no measurement at all."""
+    now = 0.0
+
+    def rates(_trials: _Trials, tuning: Tuning, _begun: float) -> Rates:
+        nonlocal now
+        is_late = tuning.threads == 2 and tuning.flash_attention
+        now += 10 if tuning.threads == 2 else 1
+        if is_late:
+            raise TimeUp
+        return RATES
+
+    monkeypatch.setattr(tuner, "time", SimpleNamespace(monotonic=lambda: now, time=time.time))
+    monkeypatch.setattr(tuner, "cores", lambda: 2)
+    monkeypatch.setattr(_Trials, "_rates", rates)
+    model = cast(Model, SimpleNamespace(n_ctx_train=4096, memory_kind="dense"))
+    tuned = measure(model, Effort(29.0), "f16", stored={}, progress=lambda _done, _n: None)
+    assert tuned
+    assert [(one.tuning.threads, one.tuning.flash_attention) for one in tuned.trials] == [(1, False), (1, True)]
+
+
 # --- measuring, with real models ---
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory, native_log: list[str]) -> dict[str, Model]:
-    """A dense and a hybrid model of a few kilobytes."""
+    """A model of each of these kinds, of a few kilobytes."""
     assert native_log is not None
     folder = tmp_path_factory.mktemp("tiny")
     return {
         kind: Model(tiny_models.build(kind, folder), gpu_layers=0, progress=lambda _share: None)
-        for kind in ("dense", "hybrid")
+        for kind in ("dense", "hybrid", "recurrent")
     }
 
 
-@pytest.mark.parametrize("kind", ["dense", "hybrid"])
+@pytest.mark.parametrize("kind", ["dense", "hybrid", "recurrent"])
 def test_both_modes_and_fewer_threads_are_tried(tiny: dict[str, Model], kind: str) -> None:
     """The choice is made of what was tried, and its rates are theirs; its JSON gives it back."""
     told: list[tuple[int, int]] = []
@@ -250,6 +312,8 @@ def test_both_modes_and_fewer_threads_are_tried(tiny: dict[str, Model], kind: st
         one.rates.decode for one in tuned.trials if one.tuning.flash_attention == tuned.choice.flash_attention
     )
     assert told == sorted(told)
+    # What cannot be copied to other positions is measured at the beginning, and that is said.
+    assert tuned.depth == (QUICK.depth if kind == "dense" else 32)
     assert tuned_from(json.loads(json.dumps(asdict(tuned)))) == tuned
 
 

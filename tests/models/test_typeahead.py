@@ -1,6 +1,8 @@
 """Drafts that are read ahead: counts, answers, edits and other requests, with real models of each kind of memory."""
 
 import asyncio
+import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -354,6 +356,33 @@ def test_a_history_that_has_gone_is_restored_first(talker: Talker, turn: tuple[P
     assert stats.prefilled_tokens < 40
 
 
+def test_a_history_comes_back_from_its_newest_state(talker: Talker, turn: tuple[Prompt, list[Event]]) -> None:
+    """All of it is restored in every kind of memory, though states are stored behind the opening that follows it."""
+    talker.send(Prompt((Entry("user", "Another conversation altogether."),), store_kv=False))
+    residency = talker.engine._residency
+    residency._rates = replace(residency._rates, restore_s_per_byte=0.0, restore_s_per_file=0.0)
+    draft = after_turn(*turn, paste(8))
+    assert talker.draft(draft).is_whole
+    assert residency._chain[-1].end >= sum(len(entry.run.ids) for entry in draft.entries if entry.run)
+
+
+def test_an_anchor_inside_a_stored_piece_is_no_border(talker: Talker, turn: tuple[Prompt, list[Event]]) -> None:
+    """A text was read ahead from the middle of a piece on, and its conversation is asked again: the piece is loaded."""
+    asked = after_turn(*turn, paste(8))
+    said = talker.send(asked)
+    tokens = talker.resident
+    border = max(talker.engine._residency._chain, key=lambda piece: piece.end - piece.start).start
+    assert border > 40
+    talker.prefill([tokens[: border - 20]])
+    talker.engine._context.anchor()
+    assert talker.engine._context.prefill(tokens[border - 20 : border + 20], lambda _done: None)
+    residency = talker.engine._residency
+    residency._rates = replace(residency._rates, restore_s_per_byte=0.0, restore_s_per_file=0.0)
+    stats = one(Finished, talker.send(replace(after_turn(asked, said, "And then?"), store_kv=False))).stats
+    assert stats.restored_tokens
+    assert stats.miss_reason is None
+
+
 # --- through the pipe ---
 
 
@@ -414,6 +443,36 @@ async def test_a_draft_that_nobody_wants_any_more_ends(warm_root: Path, tmp_path
         asked = Prompt((Entry("user", "Name a colour."),))
         told = [event async for event in engine.generate(asked, replace(GREEDY, max_tokens=2))]
         assert one(Finished, told).reason == "length"
+    finally:
+        await engine.close()
+
+
+async def test_an_engine_that_dies_while_it_reads_is_started_by_the_question(warm_root: Path, tmp_path: Path) -> None:
+    """The reading just ends, and no draft starts a process; the question that comes then is answered."""
+    root = copy_notes(warm_root, tmp_path)
+    settings = local_settings(root, n_ctx=2560)
+    engine = EngineProcess(
+        settings.model_path,
+        cache_dir=settings.cache_dir,
+        data_dir=settings.data_dir,
+        n_ctx=2560,
+        threads=1,
+        flash_attention="off",
+    )
+    try:
+        one(Loaded, [event async for event in engine.load()])
+        told = []
+        async for ahead in engine.anticipate(Prompt((Entry("user", paste(24)),))):
+            told.append(ahead)
+            if len(told) == 1:
+                assert engine.pid is not None
+                os.kill(engine.pid, signal.SIGKILL)
+        assert not told[-1].is_whole
+        assert [ahead async for ahead in engine.anticipate(Prompt((Entry("user", paste(24)),)))] == []
+        assert engine.pid is None
+        asked = Prompt((Entry("user", "Name a colour."),))
+        events = [event async for event in engine.generate(asked, replace(GREEDY, max_tokens=2))]
+        assert one(Finished, events).reason == "length"
     finally:
         await engine.close()
 

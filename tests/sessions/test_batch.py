@@ -207,6 +207,31 @@ async def test_an_engine_that_recovers_ends_nothing() -> None:
     assert [one.is_engines_fault for one in answers] == ([True] * (PATIENCE - 1) + [False]) * 3
 
 
+async def test_rows_beside_one_that_kills_the_engine_are_answered() -> None:
+    """Each is asked once more; the one that kills it again is the one that fails, and the batch goes on."""
+    texts = [f"{i}" for i in range(2 * PATIENCE)]
+    living = asyncio.Condition()
+    deaths = 0
+
+    async def ask(row: Row) -> Answered:
+        """An engine that dies, with all rows under way, when the fourth is asked."""
+        nonlocal deaths
+        life = deaths
+        async with living:
+            if row.id == "3":
+                deaths += 1
+            elif deaths == 0:
+                await living.wait_for(lambda: deaths > life)
+            living.notify_all()
+        return Answered(row, error="It died.", is_engines_fault=deaths > life)
+
+    answers: list[Answered] = []
+    await answer_rows(each(prompts(*texts)), ask, answers.append, n_at_once=PATIENCE + 3)
+    assert sorted(str(one.row.id) for one in answers) == texts
+    assert [one.row.id for one in answers if one.is_engines_fault] == ["3"]
+    assert deaths == 2
+
+
 async def test_rows_that_fail_by_themselves_end_nothing() -> None:
     """However many they are."""
     found = await answered(FakeEngine(n_ctx=30), prompts(*("x" * 40 for _ in range(2 * PATIENCE))))
