@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from models.bandwidth import active_bytes, read_speed
-from models.catalog import check_gguf
 from models.engine import Emit, ModelInfo, Progress
 from models.errors import ModelError
 from models.fingerprint import model_files, weights_hash
@@ -24,6 +21,7 @@ from models.stats import default_context
 from models.template import probe
 from models.tuner import tune
 from models.tuning import Tuning, cores
+from models.weights import LoadingWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,20 +96,18 @@ class LoadedModel:
         )
 
 
-def load(settings: LocalSettings, emit: Emit) -> LoadedModel:
-    """Load everything, telling `emit` the progress. Raises `ModelError`."""
+def load(settings: LocalSettings, emit: Emit, loading: LoadingWeights | None = None) -> LoadedModel:
+    """Load everything, telling `emit` the progress. Raises `ModelError`.
+
+    `loading` are the weights of these settings, where that was begun already.
+    """
     if settings.gpu_layers and not can_offload():
         settings = replace(settings, gpu_layers=0)  # this build of llama.cpp knows no GPU
     path = settings.model_path
-    check_gguf(path)
+    loading = loading or LoadingWeights(path, gpu_layers=settings.gpu_layers, loras=settings.loras)
     emit(Progress("load", 0, 1000))
     weights = _hash(path, settings.cache_dir, emit)
-    model = Model(
-        path,
-        gpu_layers=settings.gpu_layers,
-        loras=settings.loras,
-        progress=_throttled(lambda share: emit(Progress("load", 300 + int(share * 600), 1000))),
-    )
+    model = loading.take(lambda share: emit(Progress("load", 300 + int(share * 600), 1000)))
     glue = probe(
         model.chat_template,
         bos_token=model.token_text("bos"),
@@ -181,16 +177,3 @@ def _tuning(settings: LocalSettings, model: Model, weights: str, emit: Emit) -> 
         n = min(settings.threads, 4 * cores())
         tuning = replace(tuning, threads=n, threads_batch=n)
     return tuning
-
-
-def _throttled(report: Callable[[float], None]) -> Callable[[float], None]:
-    """At most 20 reports a second: the library calls for every tensor."""
-    last = [0.0]
-
-    def throttled(share: float) -> None:
-        now = time.monotonic()
-        if now - last[0] >= 0.05 or share >= 1:
-            last[0] = now
-            report(share)
-
-    return throttled

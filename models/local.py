@@ -32,6 +32,7 @@ from models.speculation import Speculation
 from models.stats import common_prefix
 from models.tokenruns import ends_of, joined, opening_ids
 from models.typeahead import draft_tokens, may_fit
+from models.weights import LoadingWeights
 
 _GRAMMAR_LIMIT_S = 10.0
 
@@ -43,6 +44,7 @@ class LocalEngine:
         self,
         settings: LocalSettings,
         emit: Emit,
+        loading: LoadingWeights | None = None,
         *,
         next_prompt: Callable[[], Prompt | None] = lambda: None,
         is_awaited: Callable[[], bool] = lambda: False,
@@ -51,13 +53,15 @@ class LocalEngine:
     ) -> None:
         """Load everything, telling `emit` the progress and finally `Loaded`. Raises `ModelError`.
 
+        `loading` are the weights, where that was begun before this module was imported.
+
         `next_prompt` is the one that waits behind the running request, if any: what is done for later gives way.
         `is_cancelled` says of a question that was put to `join` that nobody wants its answer any more.
         `is_awaited` says that any request does, and a draft that is read ahead gives way to that.
         A grammar that takes longer than `grammar_limit_s` for one token ends the process: some would take forever.
         """
         begun = time.monotonic()
-        loaded = load(settings, emit)
+        loaded = load(settings, emit, loading)
         self._model, self._glue, self._context = loaded.model, loaded.glue, loaded.context
         self._fingerprint = loaded.fingerprint
         self._next_prompt = next_prompt

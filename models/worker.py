@@ -140,9 +140,6 @@ class Worker:
                 self._cancelled.discard(request_id)
 
     def _handle(self, request: dict[str, Any], emit: Any) -> None:
-        from models.loading import LocalSettings
-        from models.local import LocalEngine
-
         op = request["op"]
         if op == "load":
             if self._engine is None:
@@ -151,9 +148,19 @@ class Worker:
                     settings[name] = Path(settings[name])
                 settings["kv"] = KvSettings(**settings["kv"])
                 settings["loras"] = tuple((Path(path), scale) for path, scale in settings["loras"])
+                from models.weights import LoadingWeights
+
+                loading = LoadingWeights(
+                    settings["model_path"], gpu_layers=settings["gpu_layers"], loras=settings["loras"]
+                )
+                # Imported meanwhile: that takes as long as a small model.
+                from models.loading import LocalSettings
+                from models.local import LocalEngine
+
                 self._engine = LocalEngine(
                     LocalSettings(**settings),
                     emit,
+                    loading,
                     next_prompt=self._next_prompt,
                     is_awaited=self._is_awaited,
                     is_cancelled=self._cancelled.__contains__,

@@ -284,6 +284,10 @@ def worker(root: Path) -> subprocess.Popen[bytes]:
 def test_settings_cross_the_pipe_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the engine process builds its engine from is what the client was given."""
     taken: list[LocalSettings] = []
+    begun: list[tuple[object, ...]] = []
+    monkeypatch.setattr(
+        "models.weights.LoadingWeights", lambda path, *, gpu_layers, loras: begun.append((path, gpu_layers, loras))
+    )
     monkeypatch.setattr("models.local.LocalEngine", lambda settings, *_args, **_kwargs: taken.append(settings))
     given = LocalSettings(
         tmp_path / "m.gguf",
@@ -297,12 +301,14 @@ def test_settings_cross_the_pipe_unchanged(tmp_path: Path, monkeypatch: pytest.M
         kv_type="q8_0",
         loras=((tmp_path / "a.gguf", 0.1), (tmp_path / "b.gguf", -1.0)),
         speculation="off",
+        n_parallel=3,
     )
     names = [field.name for field in fields(LocalSettings)][1:]
     client = EngineProcess(given.model_path, **{name: getattr(given, name) for name in names})
     request = protocol.encode({"id": 1, "op": "load", "settings": client._settings})
     Worker(io.BytesIO(request), io.BytesIO()).run()
     assert taken == [given]
+    assert begun == [(given.model_path, given.gpu_layers, given.loras)]
 
 
 def test_a_child_whose_parent_is_gone_ends(tmp_path: Path, warm_root: Path) -> None:
