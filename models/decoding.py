@@ -13,6 +13,7 @@ from models.detokenizer import Decoder
 from models.detokenizer import Piece as TextOf
 from models.engine import GAVE_UP, Emit, Failed, FinishReason, Piece, Sampling
 from models.llama import Context, Model, Sampler
+from models.pace import Pace
 from models.speculation import Guesser
 from models.spelling import spell
 from models.stats import tpot
@@ -165,14 +166,20 @@ class Answer:
 
 
 def decode_answer(
-    answer: Answer, context: Context, sampler: Sampler, watched: Watched, guesser: Guesser | None = None
+    answer: Answer,
+    context: Context,
+    sampler: Sampler,
+    watched: Watched,
+    guesser: Guesser | None = None,
+    pace: Pace | None = None,
 ) -> Decoded:
     """Sample and decode behind what the context holds, until the answer ends or is cancelled.
 
     With a `guesser`, guesses are evaluated together with the token that they follow. Every token is sampled from the
-    logits behind the answer so far, guessed or not; the rest of the guesses is taken back at the first wrong one.
+    logits behind the answer so far, guessed or not; the rest of the guesses is taken back at the first wrong one. How
+    many threads decode is what `pace` says.
     """
-    meter = _Meter(context, sampler, watched, guesser)
+    meter = _Meter(context, sampler, watched, guesser, pace)
     ahead: deque[int] = deque()  # guesses that the context holds behind the answer
     at = -1
     while answer.reason is None:
@@ -201,12 +208,15 @@ def decode_answer(
 class _Meter:
     """Samples and decodes, and counts what that takes."""
 
-    def __init__(self, context: Context, sampler: Sampler, watched: Watched, guesser: Guesser | None) -> None:
+    def __init__(
+        self, context: Context, sampler: Sampler, watched: Watched, guesser: Guesser | None, pace: Pace | None
+    ) -> None:
         self._context = context
         self._sampler = sampler
         self._watched = watched
         self._guesser = guesser
-        self._sampling_s = self._wall_s = self._cpu_s = 0.0
+        self._pace = pace
+        self._sampling_s = self._wanted_s = self._cpu_s = 0.0
 
     def sample(self, at: int) -> int:
         begun = time.monotonic()
@@ -220,16 +230,18 @@ class _Meter:
         begun, cpu_begun = time.monotonic(), time.process_time()
         is_done = self._context.decode_guessed(token, guesses) if guesses else self._context.decode(token)
         took_s = time.monotonic() - begun
-        self._wall_s += took_s
-        self._cpu_s += time.process_time() - cpu_begun
+        cpu_s = time.process_time() - cpu_begun
+        self._wanted_s += took_s * self._context.threads
+        self._cpu_s += cpu_s
+        if self._pace and is_done and not guesses:
+            self._context.use_threads(self._pace.took(took_s, cpu_s))
         if self._guesser and is_done:
             self._guesser.took(1 + len(guesses), took_s)
         return is_done
 
     def finish(self, answer: Answer) -> Decoded:
         # Threads that wait for each other spin: what is missing was given to other programs.
-        wanted_s = self._wall_s * self._context.settings.threads
-        decoded = answer.finish(cpu_share=min(1.0, self._cpu_s / wanted_s) if wanted_s else None)
+        decoded = answer.finish(cpu_share=min(1.0, self._cpu_s / self._wanted_s) if self._wanted_s else None)
         return replace(
             decoded,
             sampling_s=self._sampling_s,

@@ -25,6 +25,7 @@ from models.engine import (
 from models.kvwriter import Written
 from models.lanes import Lanes
 from models.loading import LocalSettings, load
+from models.pace import Pace
 from models.questions import Question, Questions, request_of
 from models.readahead import read_ahead
 from models.residency import Outcome, Report, Request, Residency
@@ -73,6 +74,8 @@ class LocalEngine:
         # Where the memory cannot rewind, a wrong guess could not be taken back.
         may_guess = settings.speculation == "auto" and self._model.memory_kind in ("dense", "sliding window")
         self._speculation = Speculation() if may_guess else None
+        # What others take of the processors says nothing about layers on a GPU.
+        self._pace = None if settings.gpu_layers else Pace(self._context.settings.threads)
         self._residency = Residency(
             self._context,
             loaded.kv.store,
@@ -174,7 +177,7 @@ class LocalEngine:
                 guesses = self._speculation if self._may_guess(sampling) else None
                 guesser = guesses.begin(self._context.tokens) if guesses else None
                 answer = self._questions.answer(question, emit)
-                decoded = decode_answer(answer, self._context, sampler, watched, guesser)
+                decoded = decode_answer(answer, self._context, sampler, watched, guesser, self._pace)
                 first_decode_s = None if decoded.text_at is None else decoded.text_at - prefilled_at
                 stats = replace(stats, first_decode_s=first_decode_s)
                 kv_bytes = self._context.kv_bytes

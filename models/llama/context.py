@@ -79,6 +79,7 @@ class Context:
                 f"There is not enough memory for a context of {settings.n_ctx:,} tokens; choose a smaller --ctx."
             )
         self.settings = settings
+        self._threads = settings.threads
         self.tokens: list[int] = []
         self.row_bytes = 0
         """Bytes one more token adds to the state of a sequence; 0 before a whole `warm_up`, and if recurrent."""
@@ -161,6 +162,18 @@ class Context:
     @property
     def _can_rewind(self) -> bool:
         return self._kind in ("dense", "sliding window")
+
+    def use_threads(self, n: int) -> None:
+        """Evaluate with `n` threads from now on; with as many as the settings say, prompts get theirs back too."""
+        if n != self._threads:
+            self._threads = n
+            is_usual = n == self.settings.threads
+            lib.llama_set_n_threads(self._handle, n, (self.settings.threads_batch or n) if is_usual else n)
+
+    @property
+    def threads(self) -> int:
+        """How many threads decode now."""
+        return self._threads
 
     # --- cancel (called from the reader thread) ---
 

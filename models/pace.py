@@ -1,0 +1,66 @@
+"""How many threads decode: as many as were chosen, or half while other programs hold the processors; pure.
+
+Threads that evaluate one token wait for each other after every operation. If one of them has to share its processor,
+all wait: one busy neighbour costs two threads on two cores a factor of four, and one thread nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import fmean
+
+_WINDOW = 4
+"""Steps that are looked at together."""
+_TAKEN = 0.85
+"""With a smaller share of the processor time that was asked for, others have it; a window that paints takes less."""
+_FIRST_REST, _LONGEST_REST = 32, 512
+"""Steps until the other number is tried again, doubled each time it was slower."""
+_HOPELESS = 1.5
+"""A step so much longer than those before ends a try."""
+
+
+class Pace:
+    """Learns from each step how long it took, and says how many threads are to run the next."""
+
+    def __init__(self, threads: int) -> None:
+        """Begin with `threads`, the number that was chosen on a quiet machine."""
+        self.threads = threads
+        """Threads of the next step."""
+        self._most, self._fewer = threads, max(1, threads // 2)
+        self._seconds: deque[float] = deque(maxlen=_WINDOW)
+        self._shares: deque[float] = deque(maxlen=_WINDOW)
+        self._before_s: float | None = None
+        """During a try: what a step took with the number of threads that it is to be compared with."""
+        self._rest = 0
+        """Steps until the next try."""
+        self._next_rest = _FIRST_REST
+
+    def took(self, seconds: float, cpu_s: float) -> int:
+        """Learn from a step of `self.threads`, in seconds and processor seconds; returns `threads` for the next one."""
+        if self._fewer == self._most:
+            return self.threads
+        self._rest -= 1
+        self._seconds.append(seconds)
+        self._shares.append(cpu_s / (seconds * self.threads) if seconds else 1.0)
+        is_hopeless = self._before_s is not None and seconds > _HOPELESS * self._before_s
+        if is_hopeless or len(self._seconds) == _WINDOW:
+            self._judge()
+        return self.threads
+
+    def _judge(self) -> None:
+        """End a try, or begin one if it is time for it and there is a reason."""
+        mine = fmean(self._seconds)
+        if self._before_s is not None:
+            if mine < self._before_s:
+                self._before_s, self._rest, self._next_rest = None, _FIRST_REST, _FIRST_REST
+            else:
+                self._switch(None)
+                self._rest = self._next_rest = min(2 * self._next_rest, _LONGEST_REST)
+        elif self._rest <= 0 and (self.threads == self._fewer or fmean(self._shares) < _TAKEN):
+            self._switch(mine)
+
+    def _switch(self, before_s: float | None) -> None:
+        self.threads = self._fewer if self.threads == self._most else self._most
+        self._before_s = before_s
+        self._seconds.clear()
+        self._shares.clear()
