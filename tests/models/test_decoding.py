@@ -86,7 +86,7 @@ class Language:
 
     def __init__(self, prompt: Sequence[int], *, n_free: int = 1_000, ends: bool = True) -> None:
         self.tokens = list(prompt)
-        self.settings = ContextSettings(1024, flash_attention=False, threads=1)
+        self.threads = 1
         self.is_cancelled = False
         self.n_sampled = 0
         self._least = END if ends else END + 1
