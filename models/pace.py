@@ -6,11 +6,11 @@ all wait: one busy neighbour costs two threads on two cores a factor of four, an
 
 from __future__ import annotations
 
-from collections import deque
-from statistics import fmean
-
-_WINDOW = 4
-"""Steps that are looked at together."""
+_TRIED = 4
+"""Steps of a try."""
+_WATCHED_S = 0.15
+"""Seconds of decoding, and no fewer steps than a try has, that are looked at together: a window paints ten times a
+second, and between two frames it takes nothing."""
 _TAKEN = 0.85
 """With a smaller share of the processor time that was asked for, others have it; a window that paints takes less."""
 _FIRST_REST, _LONGEST_REST = 32, 512
@@ -27,8 +27,8 @@ class Pace:
         self.threads = threads
         """Threads of the next step."""
         self._most, self._fewer = threads, max(1, threads // 2)
-        self._seconds: deque[float] = deque(maxlen=_WINDOW)
-        self._shares: deque[float] = deque(maxlen=_WINDOW)
+        self._n_steps = 0
+        self._steps_s = self._cpu_s = 0.0
         self._before_s: float | None = None
         """During a try: what a step took with the number of threads that it is to be compared with."""
         self._rest = 0
@@ -40,27 +40,30 @@ class Pace:
         if self._fewer == self._most:
             return self.threads
         self._rest -= 1
-        self._seconds.append(seconds)
-        self._shares.append(cpu_s / (seconds * self.threads) if seconds else 1.0)
-        is_hopeless = self._before_s is not None and seconds > _HOPELESS * self._before_s
-        if is_hopeless or len(self._seconds) == _WINDOW:
+        self._n_steps += 1
+        self._steps_s += seconds
+        self._cpu_s += cpu_s
+        if self._before_s is not None:
+            is_over = self._n_steps == _TRIED or seconds > _HOPELESS * self._before_s
+        else:
+            is_over = self._n_steps >= _TRIED and self._steps_s >= _WATCHED_S
+        if is_over:
             self._judge()
         return self.threads
 
     def _judge(self) -> None:
         """End a try, or begin one if it is time for it and there is a reason."""
-        mine = fmean(self._seconds)
+        mine, share = self._steps_s / self._n_steps, self._cpu_s / (self._steps_s * self.threads or 1.0)
+        self._n_steps, self._steps_s, self._cpu_s = 0, 0.0, 0.0
         if self._before_s is not None:
             if mine < self._before_s:
                 self._before_s, self._rest, self._next_rest = None, _FIRST_REST, _FIRST_REST
             else:
                 self._switch(None)
                 self._rest = self._next_rest = min(2 * self._next_rest, _LONGEST_REST)
-        elif self._rest <= 0 and (self.threads == self._fewer or fmean(self._shares) < _TAKEN):
+        elif self._rest <= 0 and (self.threads == self._fewer or share < _TAKEN):
             self._switch(mine)
 
     def _switch(self, before_s: float | None) -> None:
         self.threads = self._fewer if self.threads == self._most else self._most
         self._before_s = before_s
-        self._seconds.clear()
-        self._shares.clear()

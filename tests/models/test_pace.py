@@ -33,11 +33,21 @@ def test_a_quiet_machine_keeps_all_threads() -> None:
     assert set(used) == {2}
 
 
+def test_a_window_that_paints_is_no_busy_neighbour() -> None:
+    """Ten frames a second take a little of a core in bursts; nothing is tried because of them."""
+    pace, used = Pace(2), set()
+    for step in range(2_000):
+        used.add(pace.threads)
+        is_painting = step % 12 == 0
+        pace.took(0.016 if is_painting else 0.008, 0.018 if is_painting else 0.016)
+    assert used == {2}
+
+
 def test_a_busy_neighbour_costs_little() -> None:
     """Half the threads take over after a few steps, and the tries of the full number become rare."""
     alone_s = 1_000 * beside_a_busy_program(1)[0]
     seconds, used = run(Pace(2), beside_a_busy_program, 1_000)
-    assert used[:4] == [2] * 4
+    assert used[0] == 2
     assert used.count(2) < 20
     assert seconds < 1.05 * alone_s
 
