@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from benchmarks.beside import Beside
 from chatapp.benches.decode import ratio, tpot_of
 from chatapp.benches.foreign import foreign_load
 from chatapp.benches.prefill import Messages
-from chatapp.benches.scene import GREEDY, STORY, history_of, prepared, running
+from chatapp.benches.scene import GREEDY, STORY, answer, history_of, prepared, running
 from models.engine import Engine, Entry, ModelInfo, Prompt
 
 DEPTHS = ("shallow", "deep")
@@ -33,18 +34,26 @@ async def measure(beside: Beside, *, depth: int, n_prompt: int, n_gen: int, roun
             name: Messages(await history_of(engine, info, length), n_prompt)
             for name, length in zip(DEPTHS, (0, depth), strict=True)
         }
+        behind = {}
         for name in DEPTHS:
             await messages[name].ask(engine)
+            turn = await answer(engine, _question(messages[name]), replace(GREEDY, max_tokens=1))
+            behind[name] = len(turn.prompt_ids)
+        tests = (
+            ("-p", str(n_prompt), "-n", "0", "-d", f"0,{depth}"),
+            # An answer stands behind its question: the peer decodes from there too.
+            ("-p", "0", "-n", str(n_gen), "-d", ",".join(str(behind[name]) for name in DEPTHS)),
+        )
         for i in range(rounds):
             loads.append(foreign_load())
             if i % 2:
-                _peer(beside, peer, depth, n_prompt, n_gen, beside.bench_flags)
+                _peer(beside, peer, tests, beside.bench_flags)
             for name in DEPTHS:
                 await _own(name, own, engine, info, messages[name], n_gen)
             if not i % 2:
-                _peer(beside, peer, depth, n_prompt, n_gen, beside.bench_flags)
+                _peer(beside, peer, tests, beside.bench_flags)
     defaults: dict[str, list[float]] = defaultdict(list)
-    cell = _peer(beside, defaults, depth, n_prompt, n_gen, ())
+    cell = _peer(beside, defaults, tests, ())
     figures: dict[str, Any] = {"depth_tokens": depth, "prompt_tokens": n_prompt, "output_tokens": n_gen}
     for name in DEPTHS:
         for what, against in (("prefill", "prefill"), ("greedy", "decode"), ("sampled", "decode")):
@@ -69,19 +78,23 @@ async def _own(
     await prepared(engine, Prompt(messages.before))
     turn = await messages.ask(engine)
     found[f"{name}_prefill"].append(turn.evaluated / turn.prepared_s)
-    prompt = Prompt((*messages.before, Entry("user", STORY)), store_kv=False)
+    prompt = _question(messages)
     for what, sampling in (("greedy", GREEDY), ("sampled", replace(info.sampling, seed=1))):
         tpot_s, _ = await tpot_of(engine, prompt, replace(sampling, max_tokens=n_gen))
         found[f"{name}_{what}"].append(1 / tpot_s)
 
 
+def _question(messages: Messages) -> Prompt:
+    return Prompt((*messages.before, Entry("user", STORY)), store_kv=False)
+
+
 def _peer(
-    beside: Beside, found: dict[str, list[float]], depth: int, n_prompt: int, n_gen: int, flags: tuple[str, ...]
+    beside: Beside, found: dict[str, list[float]], tests: Sequence[Sequence[str]], flags: tuple[str, ...]
 ) -> llama_bench.Cell:
     """One round of llama-bench, the median of its repetitions; returns one of its tests."""
-    wanted = ("-p", str(n_prompt), "-n", str(n_gen), "-d", f"0,{depth}", "-r", "2")
-    cells = llama_bench.run(beside.bench, beside.model, [*wanted, *flags])
-    for cell in cells:
-        what = "prefill" if cell.n_prompt else "decode"
-        found[f"{'deep' if cell.n_depth else 'shallow'}_{what}"].append(statistics.median(cell.tokens_per_s))
-    return cells[0]
+    cells = [llama_bench.run(beside.bench, beside.model, [*test, "-r", "2", *flags]) for test in tests]
+    for at_depths in cells:
+        for name, cell in zip(DEPTHS, at_depths, strict=True):
+            what = "prefill" if cell.n_prompt else "decode"
+            found[f"{name}_{what}"].append(statistics.median(cell.tokens_per_s))
+    return cells[0][0]
