@@ -40,7 +40,7 @@ def lines_of(stream: BinaryIO) -> Iterator[Line]:
         begin, offset = offset, offset + len(raw)
         if _is_too_long(raw):
             offset += _skip_line(stream)
-        if content := _content(raw, number):
+        if content := _content(raw):
             yield Line(number, begin, content)
 
 
@@ -48,8 +48,9 @@ def _is_too_long(raw: bytes) -> bool:
     return len(raw) > MAX_LINE_BYTES and not raw.endswith(b"\n")
 
 
-def _content(raw: bytes, number: int) -> bytes:
-    return raw if _is_too_long(raw) else (raw.removeprefix(BOM) if number == 1 else raw).strip()
+def _content(raw: bytes) -> bytes:
+    """Files that were put together have marks in their middle, too."""
+    return raw if _is_too_long(raw) else raw.removeprefix(BOM).strip()
 
 
 def _skip_line(stream: BinaryIO) -> int:
@@ -96,7 +97,7 @@ class PrefixOrder:
             self._stream.seek(packed >> 2 * _LINE_BITS & (1 << _OFFSET_BITS) - 1)
             number = packed >> _LINE_BITS & mask
             raw = self._stream.readline(MAX_LINE_BYTES + 1)
-            yield self._read(number, packed & mask, _content(raw, number))
+            yield self._read(number, packed & mask, _content(raw))
 
 
 def _prefix(row: Row) -> bytes:

@@ -272,7 +272,7 @@ async def test_an_editor_that_fails_leaves_the_draft(
 
 async def test_a_message_that_waits_is_a_draft_until_it_is_stored(tmp_path: Path) -> None:
     """While another answer is being written, a crash would not take it."""
-    window = Window(tmp_path, reply=lambda _: "word " * 40, tokens_per_s=100)
+    window = Window(tmp_path, reply=lambda asked: "word " * (2_000 if asked == "first" else 4), tokens_per_s=100)
     other = await window.ask("other")
     async with window.app.run_test(size=SIZE) as pilot:
         await pilot.press(*"first", "enter")
@@ -282,6 +282,7 @@ async def test_a_message_that_waits_is_a_draft_until_it_is_stored(tmp_path: Path
         await until(pilot, lambda: other in window.app.stage.talk.live, "it waits")
         window.app.stage.save_draft()
         assert window.manager.draft(other) == Draft("second")
+        await window.manager.stop()
         await until(pilot, lambda: len(window.manager.messages(other)) > 2, "it is stored")
         await until(pilot, lambda: window.manager.draft(other) == Draft(""), "it is no draft any more")
 

@@ -248,18 +248,20 @@ def test_a_grammar_beside_others(together: Together) -> None:
     assert together.finished(1).reason == "length"
 
 
-def test_a_draft_has_the_room_of_what_was_answered(together: Together) -> None:
+def test_a_draft_has_the_room_of_what_was_answered(warm_root: Path, tmp_path: Path) -> None:
     """It is not read while questions are answered; then what was kept of them to share gives way to it."""
+    together = Together(copy_notes(warm_root, tmp_path), n_ctx=640)
     for key, word in enumerate(WORDS[:4]):
-        together.join(key, about(word, system=" ".join(f"{word} {n}" for n in range(100))))
+        together.join(key, about(word, system=" ".join(f"{word} {n}" for n in range(25))))
     told: list[Ahead] = []
-    draft = Prompt((Entry("user", " ".join(f"boat {n}" for n in range(300))),))
+    draft = Prompt((Entry("user", " ".join(f"boat {n}" for n in range(100))),))
     together.engine.anticipate(draft, told.append)
     assert told == []
     together.run()
     together.engine.anticipate(draft, told.append)
     assert told[-1].is_whole
-    assert told[-1].n_ready > 1000
+    assert told[-1].n_ready > 300
+    free(together.engine)
 
 
 def test_one_that_is_too_long(together: Together) -> None:
