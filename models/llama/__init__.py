@@ -4,10 +4,10 @@ The only package that imports llama_cpp. Plain synchronous code for the engine p
 becomes an error of ours here.
 """
 
+from models.llama.backend import BUILD, can_offload, quiet_logs, rotates_kv
 from models.llama.branches import PREFIX, Branches, Part
 from models.llama.context import N_BATCH, Context, ContextSettings
 from models.llama.grammar import Grammar
-from models.llama.library import BUILD, can_offload, quiet_logs, rotates_kv
 from models.llama.model import KvType, MemoryKind, Model
 from models.llama.sampler import Sampler
 
