@@ -34,15 +34,17 @@ async def measure(beside: Beside, *, depth: int, n_prompt: int, n_gen: int, roun
             name: Messages(await history_of(engine, info, length), n_prompt)
             for name, length in zip(DEPTHS, (0, depth), strict=True)
         }
-        behind = {}
-        for name in DEPTHS:
-            await messages[name].ask(engine)
-            turn = await answer(engine, _question(messages[name]), replace(GREEDY, max_tokens=1))
-            behind[name] = len(turn.prompt_ids)
+        # A message stands behind the glue before it and an answer behind its question: the peer begins there too.
+        message_at, answer_at = [], []
+        for each in messages.values():
+            await each.ask(engine)
+            turn = await each.ask(engine)
+            message_at.append(len(turn.prompt_ids) - turn.evaluated)
+            turn = await answer(engine, _question(each), replace(GREEDY, max_tokens=1))
+            answer_at.append(len(turn.prompt_ids))
         tests = (
-            ("-p", str(n_prompt), "-n", "0", "-d", f"0,{depth}"),
-            # An answer stands behind its question: the peer decodes from there too.
-            ("-p", "0", "-n", str(n_gen), "-d", ",".join(str(behind[name]) for name in DEPTHS)),
+            ("-p", str(n_prompt), "-n", "0", "-d", ",".join(map(str, message_at))),
+            ("-p", "0", "-n", str(n_gen), "-d", ",".join(map(str, answer_at))),
         )
         for i in range(rounds):
             loads.append(foreign_load())

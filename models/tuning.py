@@ -28,7 +28,7 @@ ANSWER_TOKENS, MESSAGE_TOKENS, PROMPT_TOKENS = 128, 32, 64
 DOUBTFUL_S = 6 * 3_600
 """So long a doubtful measurement is used: on a machine that is always busy each start would measure again, and change
 what stored KV depends on by chance."""
-_VERSION = 2
+_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)

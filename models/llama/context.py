@@ -93,11 +93,14 @@ class Context:
         self._kind = model.memory_kind
         self._handle = handle
         self._memory = lib.llama_get_memory(handle)
+        self._n_ctx = int(lib.llama_n_ctx(handle))
         self._needs_state = False
         self._anchor: _Anchor | None = None
         self._empty_state = bytes(self._read(1, _PARTIAL)[kvrows.HEADER_BYTES :]) if self._kind == "hybrid" else b""
         self._cancelled = ctypes.create_string_buffer(2)
+        self._can_rewind = self._kind in ("dense", "sliding window")
         self._one = (lib.llama_token * 1)()
+        self._one_batch = lib.llama_batch_get_one(self._one, 1)
         self._guessed: lib.llama_batch | None = None
         # A small context takes smaller batches, and aborts the process on a larger one.
         self._n_batch = min(N_BATCH, int(lib.llama_n_batch(handle)))
@@ -132,7 +135,7 @@ class Context:
     @property
     def n_ctx(self) -> int:
         """Tokens the cache can hold."""
-        return int(lib.llama_n_ctx(self._handle))
+        return self._n_ctx
 
     @property
     def handle(self) -> object:
@@ -158,10 +161,6 @@ class Context:
     def kv_bytes(self) -> int:
         """Bytes the resident sequence would take in a file: what its KV really uses."""
         return int(lib.llama_state_seq_get_size(self._handle, 0)) if self.tokens else 0
-
-    @property
-    def _can_rewind(self) -> bool:
-        return self._kind in ("dense", "sliding window")
 
     def use_threads(self, n: int) -> None:
         """Evaluate with `n` threads from now on; with as many as the settings say, prompts get theirs back too."""
@@ -233,10 +232,10 @@ class Context:
             return False
         self._one[0] = token
         if self._can_rewind:
-            return self._decode(self._one, 1)
+            return self._decode(self._one, 1, self._one_batch)
         self._may_abort(False)
         try:
-            return self._decode(self._one, 1)
+            return self._decode(self._one, 1, self._one_batch)
         finally:
             self._may_abort(True)
 
@@ -281,7 +280,8 @@ class Context:
         self._allocated(n)
         result = lib.llama_decode(self._handle, prepared or lib.llama_batch_get_one(batch, n))
         if result == 0:
-            lib.llama_synchronize(self._handle)  # a GPU may still work, and what comes next would seem slow
+            if self._model.is_offloaded:
+                lib.llama_synchronize(self._handle)  # else what comes next would seem slow
             self.tokens.extend(batch[:n])
             return True
         if result == ABORTED:
@@ -444,7 +444,7 @@ class Context:
         first. False if the library refused; then the cache is empty.
         """
         assert not self._needs_state, "rows of a hybrid model are unusable without their state"
-        assert self._other_cells() == 0, "other sequences would be lost"
+        assert lib.llama_memory_seq_pos_max(self._memory, 1) < 0, "other sequences would be lost"
         if not self.tokens:
             self.clear()
             return True
@@ -459,16 +459,12 @@ class Context:
 
     def branches_allocated(self, n: int) -> None:
         """Take note that branches have filled `n` more cells."""
-        self.cells_end = min(self.n_ctx, self.cells_end + n)
+        self.cells_end = min(self._n_ctx, self.cells_end + n)
 
     def _allocated(self, n: int) -> None:
-        """Raise the bound: the next free cell lies at most behind all that are or were in use."""
+        """Raise the bound: the next free cell lies at most behind all that are or were in use; the scratch is empty."""
         if self._kind != "recurrent":
-            self.cells_end = min(self.n_ctx, max(self.cells_end, len(self.tokens) + self._other_cells()) + n)
-
-    def _other_cells(self) -> int:
-        """Upper bound: the lowest position says nothing, where rows have left a window or a state stands at the end."""
-        return int(lib.llama_memory_seq_pos_max(self._memory, 1)) + 1
+            self.cells_end = min(self._n_ctx, max(self.cells_end, len(self.tokens)) + n)
 
     # --- KV as bytes ---
 

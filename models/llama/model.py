@@ -47,7 +47,10 @@ class Model:
             raise ModelError(f"{path.name} cannot be loaded: it is damaged, cut short or of an unknown kind.")
         self.handle = handle
         self.vocab = lib.llama_model_get_vocab(handle)
+        self.is_offloaded = gpu_layers != 0
+        """True if some of it is on a GPU, which may still compute when a call has returned."""
         self._pieces: dict[int, bytes] = {}
+        self._ends: dict[int, bool] = {}
         self._unspoken: frozenset[int] | None = None
         self.adapters = [(self._adapter(file), scale) for file, scale in loras]
 
@@ -202,7 +205,8 @@ class Model:
 
     def ends_generation(self, token: int) -> bool:
         """True for end-of-turn and end-of-text tokens."""
-        return bool(lib.llama_vocab_is_eog(self.vocab, token))
+        known = self._ends.get(token)
+        return self._ends.setdefault(token, bool(lib.llama_vocab_is_eog(self.vocab, token))) if known is None else known
 
 
 def _told(progress: Callable[[float], None], share: float) -> bool:

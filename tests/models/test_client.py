@@ -2,6 +2,7 @@ import asyncio
 import contextlib
 import io
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -375,3 +376,23 @@ async def test_a_stop_while_the_model_loads_is_heeded(start: Start) -> None:
             await engine.cancel()
     assert kinds[-2:] == [Loaded, Failed]
     assert one(Finished, await drain(engine.generate(COUNT, GREEDY))).text
+
+
+def has_huge_pages_on_request() -> bool:
+    """True if the system gives huge pages to programs that ask for them."""
+    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    return setting.exists() and "[madvise]" in setting.read_text() and platform.libc_ver() >= ("glibc", "2.35")
+
+
+def huge_kb(pid: int | None) -> int:
+    """KiB of a process's own memory that lie in huge pages."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in rollup if line.startswith("AnonHugePages:"))
+
+
+@pytest.mark.skipif(not has_huge_pages_on_request(), reason="no huge pages on request here")
+async def test_the_engine_keeps_its_buffers_in_huge_pages(start: Start) -> None:
+    """The KV cache alone is larger than one."""
+    engine = start()
+    await drain(engine.load())
+    assert huge_kb(engine.pid) >= 2 * 1024

@@ -539,13 +539,15 @@ def test_a_step_is_not_aborted_where_that_would_cost_everything(case: Case) -> N
 
 
 def other_sequence(context: Context, n: int) -> None:
-    """Evaluate `n` tokens in sequence 1."""
+    """Evaluate `n` tokens in sequence 1, and have the context take note of the cells."""
     batch = lib.llama_batch_init(n, 0, 1)
     batch.n_tokens = n
     for i in range(n):
         batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = 9, i, 1, 1, i == n - 1
     assert lib.llama_decode(context._handle, batch) == 0
     lib.llama_batch_free(batch)
+    if context.kind != "recurrent":
+        context.branches_allocated(n)
 
 
 def test_a_prefix_behind_others_moves_to_the_front(case: Case) -> None:

@@ -1,0 +1,24 @@
+"""Ask glibc for huge pages under large blocks (KV cache, compute buffers) where the system leaves it to programs; pure.
+
+Without flash attention one step writes a value into thousands of places that lie kilobytes apart, each in a page of its
+own: with small pages, and worst where the context is a power of two, looking up the pages costs as much as the writes.
+glibc reads the setting when a process starts, so it belongs into the environment of the engine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_VARIABLE = "GLIBC_TUNABLES"
+_TUNABLE = "glibc.malloc.hugetlb"
+
+
+def with_huge_pages(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment with that wish in it, unless it says something about huge pages already.
+
+    Other C libraries do not read it. Source: GNU C Library manual, Memory Allocation Tunables (2.35 and later).
+    """
+    said = environment.get(_VARIABLE, "")
+    if _TUNABLE in said:
+        return dict(environment)
+    return {**environment, _VARIABLE: f"{said}:{_TUNABLE}=1" if said else f"{_TUNABLE}=1"}
