@@ -1,8 +1,9 @@
 """Decoding with the engine's buffers in huge pages and in small ones, in turns, with flash attention on and off.
 
-`python -m benchmarks.pages [--repeats 3] [--tokens 64] [--depth 4096]` (4 minutes) prints one JSON object: tokens a
-second (medians), and the ratio of huge to small pages (median of the turns), at the beginning of a context and at
-`--depth`. Linux with glibc only, and only where /sys/kernel/mm/transparent_hugepage/enabled says `madvise`.
+`python -m benchmarks.pages [--model PATH] [--repeats 3] [--tokens 64] [--depth 4096]` (3 minutes) prints one JSON
+object: tokens a second (medians), and the ratio of huge to small pages (median of the turns), at the beginning of a
+context and at `--depth`. Linux with glibc only, and only where /sys/kernel/mm/transparent_hugepage/enabled says
+`madvise`.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--depth", type=int, default=4096)
+    parser.add_argument("--model", type=Path, default=starter_model(), help="default: the starter")
     arguments = parser.parse_args()
     taken: dict[tuple[str, str], list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         settings = Settings(
-            root / "data", root / "cache", starter_model(), n_ctx=8192, threads=cores(), speculation="off"
+            root / "data", root / "cache", arguments.model, n_ctx=8192, threads=cores(), speculation="off"
         )
         for _ in range(arguments.repeats):
             for mode in _MODES:

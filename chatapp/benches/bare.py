@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import models
 from models.engine import ModelInfo
 from models.errors import EngineError
+from models.hugepages import with_huge_pages
 
 PROGRAM = Path(models.__file__).with_name("llama") / "bare.py"
 
@@ -44,13 +46,16 @@ class Bare:
 
 
 @contextmanager
-def bare_loop(info: ModelInfo) -> Iterator[Bare]:
-    """Run the loop with this model and these settings. Raises `EngineError`, also for models it is not made for."""
+def bare_loop(info: ModelInfo, *, has_huge_pages: bool = True) -> Iterator[Bare]:
+    """Run the loop with this model and these settings, and with memory pages as the engine has them or the usual ones.
+
+    Raises `EngineError`, also for models it is not made for.
+    """
     if info.server or not Path(info.path).is_file():
         raise EngineError("This is measured beside the bare library, with a model file: name --engine llama.")
     if info.memory_kind in ("hybrid", "recurrent"):
         raise EngineError("This model's memory cannot go back to where an answer began: choose another with --model.")
-    process = start()
+    process = start(with_huge_pages(os.environ) if has_huge_pages else os.environ)
     try:
         loaded = ask(
             process,
@@ -70,10 +75,14 @@ def bare_loop(info: ModelInfo) -> Iterator[Bare]:
         process.communicate()
 
 
-def start() -> subprocess.Popen[str]:
+def start(environment: Mapping[str, str]) -> subprocess.Popen[str]:
     """Start the loop's process; the first thing it is asked must be to load."""
     return subprocess.Popen(
-        [sys.executable, "-P", str(PROGRAM)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-P", str(PROGRAM)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
     )
 
 

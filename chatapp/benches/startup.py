@@ -99,9 +99,9 @@ async def _own_start(settings: Settings, prompt: Prompt | None) -> tuple[float, 
 
 
 def _bare_start(info: ModelInfo, n_tokens: int) -> tuple[float, float, int | None]:
-    """The same of the bare loop, behind `n_tokens` and an answer, if any."""
+    """The same of the library as it comes, behind `n_tokens` and an answer, if any."""
     begun = time.monotonic()
-    with bare.bare_loop(info) as loop:
+    with bare.bare_loop(info, has_huge_pages=False) as loop:
         ready_s = time.monotonic() - begun
         loop.prefill([0] * 24)
         loop.step(repeats=1)
