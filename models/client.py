@@ -12,10 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from models import protocol
+from models import hugepages, protocol
 from models.engine import GAVE_UP, Ahead, Event, Failed, Loaded, ModelInfo, Prompt, Sampling, Stored
 from models.errors import EngineDied, EngineError, PromptTooLong, ProtocolError
-from models.hugepages import with_huge_pages
 from models.kvsettings import DEFAULT_KV, KvSettings
 
 _SHUTDOWN_S = 20.0
@@ -273,7 +272,7 @@ class EngineProcess:
                     stderr=log,
                     limit=protocol.LINE_LIMIT,
                     cwd=self.log_path.parent,
-                    env=with_huge_pages(os.environ),
+                    env=hugepages.environment(),
                 )
             finally:
                 os.close(log)

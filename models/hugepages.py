@@ -1,4 +1,4 @@
-"""Ask glibc for huge pages under large blocks (KV cache, compute buffers) where the system leaves it to programs; pure.
+"""Ask glibc for huge pages under large blocks (KV cache, compute buffers) where the system leaves it to programs.
 
 Without flash attention one step writes a value into thousands of places that lie kilobytes apart, each in a page of its
 own: with small pages, and worst where the context is a power of two, looking up the pages costs as much as the writes.
@@ -7,18 +7,24 @@ glibc reads the setting when a process starts, so it belongs into the environmen
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 _VARIABLE = "GLIBC_TUNABLES"
 _TUNABLE = "glibc.malloc.hugetlb"
 
 
-def with_huge_pages(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment with that wish in it, unless it says something about huge pages already.
+def environment() -> dict[str, str]:
+    """Our environment with that wish in it, for a process that holds a model."""
+    return with_huge_pages(os.environ)
+
+
+def with_huge_pages(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment with that wish in it, unless it says something about huge pages already.
 
     Other C libraries do not read it. Source: GNU C Library manual, Memory Allocation Tunables (2.35 and later).
     """
-    said = environment.get(_VARIABLE, "")
+    said = variables.get(_VARIABLE, "")
     if _TUNABLE in said:
-        return dict(environment)
-    return {**environment, _VARIABLE: f"{said}:{_TUNABLE}=1" if said else f"{_TUNABLE}=1"}
+        return dict(variables)
+    return {**variables, _VARIABLE: f"{said}:{_TUNABLE}=1" if said else f"{_TUNABLE}=1"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import models
+from models import hugepages
 from models.engine import ModelInfo
 from models.errors import EngineError
-from models.hugepages import with_huge_pages
 
 PROGRAM = Path(models.__file__).with_name("llama") / "bare.py"
 
@@ -55,7 +54,7 @@ def bare_loop(info: ModelInfo, *, has_huge_pages: bool = True) -> Iterator[Bare]
         raise EngineError("This is measured beside the bare library, with a model file: name --engine llama.")
     if info.memory_kind in ("hybrid", "recurrent"):
         raise EngineError("This model's memory cannot go back to where an answer began: choose another with --model.")
-    process = start(with_huge_pages(os.environ) if has_huge_pages else os.environ)
+    process = start(hugepages.environment() if has_huge_pages else None)
     try:
         loaded = ask(
             process,
@@ -75,8 +74,8 @@ def bare_loop(info: ModelInfo, *, has_huge_pages: bool = True) -> Iterator[Bare]
         process.communicate()
 
 
-def start(environment: Mapping[str, str]) -> subprocess.Popen[str]:
-    """Start the loop's process; the first thing it is asked must be to load."""
+def start(environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """Start the loop's process, in this environment or in ours; the first thing it is asked must be to load."""
     return subprocess.Popen(
         [sys.executable, "-P", str(PROGRAM)],
         stdin=subprocess.PIPE,

@@ -30,9 +30,9 @@ def prefilled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     plain = Context._decode
 
-    def counted(self: Context, batch: Any, n: int) -> bool:
+    def counted(self: Context, batch: Any, n: int, *prepared: Any) -> bool:
         sizes.append(n)
-        return plain(self, batch, n)
+        return plain(self, batch, n, *prepared)
 
     monkeypatch.setattr(Context, "_decode", counted)
     return sizes
