@@ -35,8 +35,9 @@ dev-env: python
 chat: env
 	@$(BIN)/chatapp $(ARGS)
 
+# In two processes, a file in one of them: more would need a gigabyte of models each. ARGS="-n 0 ..." takes one.
 test: dev-env
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 # Damage in the long form, about half an hour: containers, folders through the real model, killed programs.
 mutants: dev-env

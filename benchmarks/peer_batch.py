@@ -38,8 +38,8 @@ async def measure(
     loads, ours, peers = [foreign_load()], [await _own(beside, n_rows, n_system, n_gen, n_parallel, 0)], []
     rows = list(zip(ours[0].prompts, ours[0].answers, strict=True))
     per_row = max(len(prompt) + len(answer) for prompt, answer in rows) + _ROOM_TOKENS
-    flags = ("--parallel", str(n_parallel), "--ctx-size", str(n_parallel * per_row))
-    flags = (*flags, "--threads", str(beside.settings.threads))
+    size = ("--parallel", str(n_parallel), "--ctx-size", str(n_parallel * per_row))
+    flags = (*size, "--threads", str(beside.settings.threads))
     tried = {variant: _peer(beside, rows[: 2 * n_parallel], n_parallel, (*flags, *variant))[0] for variant in _VARIANTS}
     best = min(tried, key=lambda variant: tried[variant])
     its: list[tuple[int, ...]] = []
