@@ -121,6 +121,7 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
             n_ctx=sizes.n_ctx,
             threads=options.threads,
             flash_attention=options.flash_attention,
+            speculation="off",  # an answer that repeats itself would seem fast
         )
         settings = _chosen(settings)
         beside = Beside(options.peers, model, folder, settings)

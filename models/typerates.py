@@ -19,7 +19,7 @@ from models.tuning import ANSWER_TOKENS, FOREIGN_LIMIT, MESSAGE_TOKENS, PROMPT_T
 
 USUAL = "Q4_K_M"
 """What models are mostly fetched in."""
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
