@@ -5,6 +5,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from tests.models.connections import Connections, listening
+
 
 @dataclass
 class Relay:
@@ -17,7 +19,7 @@ class Relay:
 @asynccontextmanager
 async def relaying(target_port: int, *, cut_after: int = 3000) -> AsyncGenerator[Relay, None]:
     """Pass bytes on both ways; the first chat answer is broken after so many bytes."""
-    relay = Relay()
+    relay, connections = Relay(), Connections()
 
     async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, seen: list[bytes]) -> None:
         while received := await source.read(65_536):
@@ -38,6 +40,7 @@ async def relaying(target_port: int, *, cut_after: int = 3000) -> AsyncGenerator
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         behind_reader, behind_writer = await asyncio.open_connection("127.0.0.1", target_port)
+        connections.begin(writer, behind_writer)
         asked: list[bytes] = []
         ways = [
             asyncio.create_task(pump(reader, behind_writer, asked)),
@@ -54,9 +57,5 @@ async def relaying(target_port: int, *, cut_after: int = 3000) -> AsyncGenerator
             behind_writer.close()
             writer.close()
 
-    listener = await asyncio.start_server(handle, "127.0.0.1", 0)
-    relay.port = listener.sockets[0].getsockname()[1]
-    try:
+    async with listening(await asyncio.start_server(handle, "127.0.0.1", 0), connections) as relay.port:
         yield relay
-    finally:
-        listener.close()

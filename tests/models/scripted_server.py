@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.models.connections import Connections, listening
+
 CUT = "cut"
 """The connection is reset there."""
 HANG = "hang"
@@ -117,10 +119,11 @@ async def serving(
     context: ssl.SSLContext | None = None, *, script_for: Callable[[Received], Script] | None = None
 ) -> AsyncGenerator[Scripted, None]:
     """Serve on a free port until the block ends."""
-    scripted = Scripted(scheme="https" if context else "http")
+    scripted, connections = Scripted(scheme="https" if context else "http"), Connections()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         scripted.n_connections += 1
+        connections.begin(writer)
         try:
             while (request := await _request(reader)) is not None:
                 scripted.received.append(request)
@@ -143,11 +146,8 @@ async def serving(
             writer.close()
 
     server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=context)
-    scripted.port = server.sockets[0].getsockname()[1]
-    try:
+    async with listening(server, connections) as scripted.port:
         yield scripted
-    finally:
-        server.close()
 
 
 async def _request(reader: asyncio.StreamReader) -> Received | None:
