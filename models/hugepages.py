@@ -1,7 +1,8 @@
 """Ask glibc for huge pages under large blocks (KV cache, compute buffers) where the system leaves it to programs.
 
-Without flash attention one step writes a value into thousands of places that lie kilobytes apart, each in a page of its
-own: with small pages, and worst where the context is a power of two, looking up the pages costs as much as the writes.
+A step reads all weights, those that were rearranged for the processor from such blocks, and without flash attention it
+writes values into thousands of places that lie kilobytes apart. In small pages, looking the pages up takes a good part
+of it (docs/performance.md, Memory pages).
 glibc reads the setting when a process starts, so it belongs into the environment of the engine's.
 """
 
