@@ -391,8 +391,9 @@ def huge_kb(pid: int | None) -> int:
 
 
 @pytest.mark.skipif(not has_huge_pages_on_request(), reason="no huge pages on request here")
-async def test_the_engine_keeps_its_buffers_in_huge_pages(start: Start) -> None:
+async def test_the_engine_keeps_its_buffers_in_huge_pages(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """The KV cache alone is larger than one."""
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     engine = start()
     await drain(engine.load())
     assert huge_kb(engine.pid) >= 2 * 1024
