@@ -21,6 +21,7 @@ from typing import TypeAlias
 
 from chatapp.console import ending_signals
 from chatapp.plain.lines import Reader
+from chatapp.plain.rousing import CAN_ROUSE, rousing
 
 _POLL_S = 0.5
 """Windows tells a waiting thread of Ctrl+C only when it looks."""
@@ -71,6 +72,8 @@ class Bridge:
         self._wishes: queue.SimpleQueue[_Wish | None] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_reading = self._has_begun = False
+        self._leaves_by: type[BaseException] | None = None
+        """What the reading of this line is to end with."""
 
     # --- in the event loop ---
 
@@ -103,7 +106,7 @@ class Bridge:
             finally:
                 self._wishes.put(None)
 
-        with self._signals():
+        with self._signals(), rousing(self._roused):
             # A daemon, because nothing may keep a program from ending whose main thread has failed.
             thread = threading.Thread(target=serve, name="conversations", daemon=True)
             thread.start()
@@ -122,18 +125,27 @@ class Bridge:
     def _answer(self, wish: _Wish) -> None:
         line: Line = Signal.END
         try:
-            self._is_reading = True
-            if self.ended_by is None:
-                read = self.reader.read(wish.prompt, wish.begin, is_answer=wish.is_answer)
-                line = Signal.END if read is None else read
+            line = self._read(wish)
         except KeyboardInterrupt:
             line = Signal.CLEARED if self._has_begun else Signal.INTERRUPT
         except _Ended:
             line = Signal.END
         except OSError:  # the terminal is gone
             line = Signal.END
-        self._is_reading = False
         self._call(partial(_give, wish.line, line))
+
+    def _read(self, wish: _Wish) -> Line:
+        self._leaves_by, self._has_begun = None, True
+        try:
+            self._is_reading = True
+            if self.ended_by is not None:
+                return Signal.END
+            read = self.reader.read(wish.prompt, wish.begin, is_answer=wish.is_answer)
+        finally:
+            self._is_reading = False
+        if self._leaves_by is not None:  # the line ended before its reading was left
+            raise self._leaves_by
+        return Signal.END if read is None else read
 
     def _call(self, call: Callable[[], object]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
@@ -142,7 +154,7 @@ class Bridge:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """Take the signals while the work goes on. A handler raises only out of the reading of a line, and once."""
+        """Take the signals while the work goes on. Only the reading of a line is broken off by them."""
         before = {number: signal.getsignal(number) for number in ending_signals()}
         for number in before:
             signal.signal(number, self._pressed if number == signal.SIGINT else self._told_to_end)
@@ -154,13 +166,24 @@ class Bridge:
 
     def _pressed(self, _number: int, _frame: FrameType | None) -> None:
         if self._is_reading:
-            self._is_reading, self._has_begun = False, self.reader.has_begun()
-            raise KeyboardInterrupt
-        self._call(self.interrupted)
+            self._leave(KeyboardInterrupt)
+        else:
+            self._call(self.interrupted)
 
     def _told_to_end(self, number: int, _frame: FrameType | None) -> None:
         self.ended_by = number
         self._call(self.ended)
         if self._is_reading:
-            self._is_reading = False
-            raise _Ended
+            self._leave(_Ended)
+
+    def _leave(self, error: type[BaseException]) -> None:
+        """Have the reading of this line end with an error."""
+        self._leaves_by = error
+        if not CAN_ROUSE:
+            self._roused()
+
+    def _roused(self) -> None:
+        """End the reading of a line that is to be left; once more if a completion has swallowed that."""
+        if self._is_reading and self._leaves_by is not None:
+            self._has_begun = self.reader.has_begun()
+            raise self._leaves_by

@@ -18,14 +18,16 @@ ROOT = Path(__file__).parents[2]
 CTRL_C, CTRL_D = "\x03", "\x04"
 _MODES = re.compile(r"\x1b\[\?[0-9;]*[hl]")
 """What readline switches: bracketed paste, the keypad."""
-_CHILD = """
+_RULED = """
 import fcntl, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+"""
+"""The pty becomes the terminal that rules the program."""
+_CHATAPP = """
 sys.argv[0] = "chatapp"
 from chatapp.__main__ import main
 main()
 """
-"""The program, with the pty as the terminal that rules it."""
 
 
 def environment(folder: Path, **variables: str) -> dict[str, str]:
@@ -48,11 +50,21 @@ def environment(folder: Path, **variables: str) -> dict[str, str]:
 class PlainTerminal:
     """`chatapp ARGUMENTS` on a pty of its own, ended with the block it is used in."""
 
-    def __init__(self, folder: Path, *arguments: str, stderr: IO[str] | None = None, **variables: str) -> None:
-        """Start the program; it gets Ctrl+C and a hang-up as from a terminal. `stderr` None: that is the terminal."""
+    def __init__(
+        self,
+        folder: Path,
+        *arguments: str,
+        program: str = _CHATAPP,
+        stderr: IO[str] | None = None,
+        **variables: str,
+    ) -> None:
+        """Start the program; it gets Ctrl+C and a hang-up as from a terminal. `stderr` None: that is the terminal.
+
+        `program` is the Python text that is run.
+        """
         self._master, slave = pty.openpty()
         self.process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", _CHILD, *arguments],
+            [sys.executable, "-W", "error", "-c", _RULED + program, *arguments],
             cwd=ROOT,
             env=environment(folder, **variables),
             stdin=slave,
