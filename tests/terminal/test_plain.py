@@ -20,7 +20,7 @@ def test_a_conversation_in_plain_mode_comes_back_from_disk(tmp_path: Path) -> No
     flags = [*options(tmp_path), "--engine", "llama", "--plain"]
     with PlainTerminal(tmp_path, *flags) as terminal:
         terminal.enter("Tell me a long story about three rivers in Korea.")
-        terminal.wait_for(r"Korea\.\s+\w[^.!?]*[.!?]\s")
+        terminal.wait_for(r"(?s)Korea\.\s+\w.{30}")
         terminal.type(CTRL_C)
         terminal.wait_for("> $")
         terminal.type(CTRL_D)
@@ -29,6 +29,5 @@ def test_a_conversation_in_plain_mode_comes_back_from_disk(tmp_path: Path) -> No
         assert int(terminal.wait_for(r"Restored (\d+) tokens from disk in")[1]) > 20
         terminal.enter("/stats on")
         terminal.enter("And in Japan?")
-        terminal.wait_for(r"Japan\?\s+\w[^.!?]*[.!?]\s")
-        terminal.type(CTRL_C)
+        # Not stopped: Ctrl+C has the terminal drop what nobody has read yet, at the end of an answer what it cost.
         assert int(terminal.wait_for(r"prefilled (\d+)")[1]) < 30
