@@ -3,6 +3,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long a case takes on a busy machine says nothing of whether it is right.
+settings.register_profile("any machine", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 MUTANTS_A_RUN = 200_000
 """Damaged files that one run of the test of the container's reader makes."""

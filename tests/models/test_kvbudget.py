@@ -613,4 +613,4 @@ def test_any_sequence_keeps_the_budget_and_what_it_promises(tmp_path_factory: py
     from hypothesis.stateful import run_state_machine_as_test
 
     AnySequence.folder = tmp_path_factory
-    run_state_machine_as_test(AnySequence, settings=settings(max_examples=25, stateful_step_count=20, deadline=None))
+    run_state_machine_as_test(AnySequence, settings=settings(max_examples=25, stateful_step_count=20))

@@ -83,7 +83,7 @@ def test_adding_twice_and_removing_the_unknown_are_harmless(index: KvIndex) -> N
     assert (index.get(FIRST.key), index.total_bytes()) == (None, 0)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     tokens=st.lists(st.integers(0, 2**32 - 1), max_size=50).map(tuple),
     start=st.integers(0, 2**32 - 1),

@@ -207,7 +207,7 @@ def test_a_row_of_garbage_without_a_file_is_forgotten(stock: Stock) -> None:
 EVENTS = st.lists(st.tuples(st.sampled_from(["row", "file", "both", "junk"]), st.integers(0, 5)), max_size=6)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(EVENTS)
 def test_afterwards_rows_and_files_agree(
     tmp_path_factory: pytest.TempPathFactory, events: list[tuple[str, int]]

@@ -254,7 +254,7 @@ def best_of(kind: MemoryKind, tree: Mapping[Pieces, set[Part]], wanted: Sequence
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(tree=TREES, wanted=st.lists(st.integers(0, 1), max_size=10))
 def test_the_longest_chain_is_found(
     tmp_path_factory: pytest.TempPathFactory, kind: MemoryKind, tree: dict[Pieces, set[Part]], wanted: list[int]

@@ -830,7 +830,7 @@ STEP = st.tuples(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.sampled_from(KINDS), st.lists(STEP, min_size=1, max_size=8))
 def test_whatever_happens_the_context_is_right(
     tmp_path_factory: pytest.TempPathFactory, kind: MemoryKind, steps: list[tuple[list[list[int]], str, int]]

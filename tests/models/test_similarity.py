@@ -199,7 +199,7 @@ def test_a_request_of_its_own_stands_alone_more_than_a_reply(judge_encoder: Simi
     assert alone.standalone > follows.standalone + 1
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.text(st.characters(exclude_categories=()), max_size=50))
 def test_any_text_can_be_compared(judge_encoder: Similarity, text: str) -> None:
     """Lone surrogates, control characters and emoji give numbers too."""

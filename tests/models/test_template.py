@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from models import renderer
@@ -201,7 +201,6 @@ TURNS = st.lists(st.tuples(BODY, st.none() | ANSWER), min_size=1, max_size=5)
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-@settings(deadline=None)
 @given(system=st.none() | BODY, pairs=TURNS)
 def test_the_glue_equals_the_template_on_any_conversation(
     name: str, system: str | None, pairs: list[tuple[str, str | None]]

@@ -342,7 +342,7 @@ def test_runs_that_tiktoken_gives_up_at_are_counted(counter: Counter, capfd: pyt
     assert capfd.readouterr() == ("", "")
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(max_size=80) | st.text("a1 '\n\r\t!s\u00a0é漢\u0301\x00/", max_size=40))
 def test_random_text_agrees(text: str, counter: Counter, model: Model) -> None:
     """Any text at all."""
@@ -350,7 +350,7 @@ def test_random_text_agrees(text: str, counter: Counter, model: Model) -> None:
     assert counter.count(text) == len(counter.encode(text))
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(st.characters(), max_size=30))
 def test_lone_surrogates_are_what_they_are_to_the_engine(text: str, counter: Counter, model: Model) -> None:
     """Half a character counts as the question mark that the engine reads."""
@@ -379,7 +379,7 @@ def grown(choices: list[tuple[int, int]], swaps: list[tuple[int, int]]) -> list[
 SOME = st.tuples(st.integers(0, 99), st.integers(0, 99))
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     merges=st.builds(grown, st.lists(SOME, min_size=1, max_size=12), st.just([]) | st.lists(SOME, max_size=3)),
     words=st.lists(st.text("abc", min_size=2, max_size=7), max_size=4, unique=True),
@@ -585,7 +585,7 @@ def test_a_file_cut_anywhere_is_none(tmp_path: Path) -> None:
         assert counter_for(tmp_path / "a.gguf", tmp_path) is None
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(places=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), min_size=1, max_size=6))
 def test_changed_bytes_raise_nothing(places: list[tuple[int, int]], tmp_path: Path) -> None:
     """A file with other bytes in it gives a counter or none, never an error."""

@@ -52,7 +52,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "out.jsonl"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.sampled_from([None, 1, "a"]), st.sampled_from("xyz")), max_size=12),
     st.lists(st.integers(0, 5), max_size=4),

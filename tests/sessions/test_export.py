@@ -84,7 +84,7 @@ def transcripts(draw: st.DrawFn) -> Transcript:
     return Transcript(session, tuple(lines), draw(st.none() | st.integers(0, len(lines) - 1)) if lines else None)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(transcripts(), max_size=3, unique_by=lambda transcript: transcript.session.id))
 def test_json_brings_everything_back(tmp_path_factory: pytest.TempPathFactory, given_: list[Transcript]) -> None:
     """Written, read into an empty folder and written again, a file is the same, byte by byte, and so are the values."""

@@ -183,7 +183,7 @@ FRAGMENTS = st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.lists(FRAGMENTS | st.text(max_size=6), max_size=25).map("".join))
 def test_nothing_is_lost_and_nothing_volatile_stays(text: str) -> None:
     """What stays has no findings, and both parts together are the text but for white space, each in its order."""
@@ -199,7 +199,7 @@ def test_nothing_is_lost_and_nothing_volatile_stays(text: str) -> None:
         assert all(char in rest for char in said(part))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.lists(FRAGMENTS | st.text(max_size=6), max_size=25).map("".join))
 def test_findings_are_places_in_the_text(text: str) -> None:
     """They are in order, none overlaps the next, and each is its characters."""

@@ -84,7 +84,7 @@ def test_what_does_not_match_is_not_found(store: Store, text: str, query: str) -
     assert found(store, query) == []
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.text(max_size=60), max_size=5), st.data())
 def test_no_query_is_an_error_and_every_word_is_found(texts: list[str], data: st.DataObject) -> None:
     """Whatever is typed; and a Korean or Latin word that stands in a text leads to it."""

@@ -163,7 +163,7 @@ def test_another_sqlite_reads_the_index_and_deletes_as_well(store: Store) -> Non
     assert len(found(store, "apple")) == 50
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.text(max_size=40), st.text(max_size=40)), min_size=1, max_size=6))
 def test_deleting_takes_out_exactly_what_was_put_in(texts: list[tuple[str, str]]) -> None:
     """Of any texts and titles nothing is left in the index, and it passes its own check."""
