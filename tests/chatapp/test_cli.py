@@ -485,15 +485,18 @@ def test_everything_on_disk_is_private(chatapp: Shell, tmp_path: Path) -> None:
 
 
 def test_help_is_there_at_once(chatapp: Shell) -> None:
-    """The best of three starts is under 0.3 s."""
-    took = []
-    for _ in range(3):
+    """It takes at most four times as long as Python needs to import click; the best of five each."""
+    bare_s, help_s = [], []
+    for _ in range(5):
+        started = time.perf_counter()
+        subprocess.run([sys.executable, "-W", "error", "-c", "import click"], cwd=ROOT, check=True)
+        bare_s.append(time.perf_counter() - started)
         started = time.perf_counter()
         with chatapp.popen("--help") as process:
             out, _ = process.communicate()
+        help_s.append(time.perf_counter() - started)
         assert b"Chat with a local model" in out
-        took.append(time.perf_counter() - started)
-    assert min(took) < 0.3
+    assert min(help_s) < 4 * min(bare_s)
 
 
 def test_folders_can_be_given_before_or_behind_the_command(chatapp: Shell, tmp_path: Path) -> None:
