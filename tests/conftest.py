@@ -1,4 +1,5 @@
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,3 +51,10 @@ def _plain_settings() -> Iterator[None]:
         patched.setenv("CHATAPP_POLICY", "off")
         patched.setenv("CHATAPP_LANGUAGE", "en")
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _signals_as_usual() -> None:
+    """What tests start hears of a closed terminal, also where they run behind `nohup`."""
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -515,7 +515,10 @@ def test_a_template_that_cannot_be_appended_to_is_refused(template: str, reason:
         ("{{ self._TemplateReference__context }}", "drops, repeats or reorders messages"),
         ("{% include '/etc/passwd' %}", "raises an error: "),
         (f"{LOOP}{LOOP}{{% endfor %}}{{% endfor %}}", "takes longer than 0.5 s."),
-        (f"{{% if messages | length > 4 %}}{LOOP}{LOOP}{{% endfor %}}{{% endfor %}}{{% endif %}}" + CHATML, "longer"),
+        (
+            f"{{% if messages | length > 4 %}}{LOOP}{LOOP}{{% endfor %}}{{% endfor %}}{{% endif %}}" + CHATML,
+            "takes longer",
+        ),
         ("{% set n = 10 ** 9 %}{{ 7 ** n }}", "takes longer than 0.5 s."),
         ("{{ range(10 ** 18) | list }}", "raises an error: "),
         ("{% set s = 'x' %}{{ (s * 9000000000) | length }}", "needs more than 1 GiB of memory"),
@@ -530,7 +533,7 @@ def test_a_hostile_template_is_refused_in_one_sentence(
     template: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It names the template, is short and printable, and ends; the renderer ends at its limit."""
-    monkeypatch.setattr(module, "_TIME_LIMIT_S", 0.5)
+    monkeypatch.setattr(module, "_TIME_LIMIT_S", 0.5 if not reason or reason.startswith("takes longer") else 20.0)
     message = refusal(template, tmp_path)
     assert reason in message
     assert "model's chat template" in message

@@ -354,7 +354,7 @@ def test_a_killed_measurement_leaves_nothing_behind(tmp_path: Path, tiny: dict[s
         assert child.stdout.readline() == b"trying\n"
         child.send_signal(signal.SIGKILL)
     assert not (tmp_path / "cache").exists()
-    for _ in range(100):  # the painter looks at its parent ten times a second
+    for _ in range(1200):  # the painter looks at its parent ten times a second
         try:
             os.killpg(child.pid, 0)
         except ProcessLookupError:
