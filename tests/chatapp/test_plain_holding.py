@@ -16,7 +16,7 @@ if sys.platform == "win32":
 
 from textual.pilot import Pilot
 
-from tests.chatapp.plain_terminal import ROOT, PlainTerminal, environment
+from tests.chatapp.plain_terminal import CTRL_C, ROOT, PlainTerminal, environment
 from tests.chatapp.tui_window import Window, hears, sees, until
 
 SIZE = (130, 36)
@@ -91,19 +91,20 @@ async def test_a_window_gets_what_plain_mode_has(tmp_path: Path) -> None:
 
 async def test_an_answer_or_a_begun_message_is_not_given_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While plain mode answers, and while lines are gathered there, the window is told so."""
-    monkeypatch.setattr("chatapp.takeover.ASK_S", 0.6)
     async with window_on_one(tmp_path) as (window, pilot, session_id):
         await window.app.stage.show("")
-        with PlainTerminal(tmp_path, "--plain", "--session", session_id, CHATAPP_ENGINE="fake:20") as terminal:
+        with PlainTerminal(tmp_path, "--plain", "--session", session_id, CHATAPP_ENGINE="fake:5") as terminal:
             await seen(terminal, "Opened: first question")
-            await enter(terminal, "slowly")
+            await enter(terminal, "on" + " and on" * 200)
             await seen(terminal, "You said")
             await window.app.stage.show(session_id)
             await sees(pilot, window, READING)
             await pilot.press("f8")
             await hears(pilot, window, "An answer is being written in the other window")
+            terminal.type(CTRL_C)
             await enter(terminal, '"""')
             await seen(terminal, r"\.\.\. $")
+            monkeypatch.setattr("chatapp.takeover.ASK_S", 0.6)
             await pilot.press("f8")
             await hears(pilot, window, "does not let this conversation go")
             assert window.app.stage.leasing.is_reading
